@@ -1,0 +1,50 @@
+"""Online class-incremental learning: a stream seen once, bounded memory, predictions at any time.
+
+>>> import onepass
+>>> data = onepass.load("digits")
+>>> stream = onepass.ClassIncremental(data, tasks=5, batch=10, seed=0)
+>>> learner = onepass.GSA(memory=100, seed=0)
+>>> accuracies = [point.accuracy for point in onepass.evaluate(learner, stream)]
+>>> len(accuracies)
+5
+"""
+
+from onepass.data import Dataset, load
+from onepass.errors import (
+    CheckpointError,
+    InputError,
+    NotFittedError,
+    OnepassError,
+    TrainingError,
+    UnknownNameError,
+)
+from onepass.evaluate import evaluate
+from onepass.learner import Learner
+from onepass.methods import ER, GSA, Finetune, GSAReleased, Joint
+from onepass.probes import BalanceProbe
+from onepass.saved import open_learner as open
+from onepass.streams import ClassIncremental, Stream
+from onepass.version import __version__
+
+__all__ = [
+    "ER",
+    "GSA",
+    "BalanceProbe",
+    "CheckpointError",
+    "ClassIncremental",
+    "Dataset",
+    "Finetune",
+    "GSAReleased",
+    "InputError",
+    "Joint",
+    "Learner",
+    "NotFittedError",
+    "OnepassError",
+    "Stream",
+    "TrainingError",
+    "UnknownNameError",
+    "__version__",
+    "evaluate",
+    "load",
+    "open",
+]

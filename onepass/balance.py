@@ -1,0 +1,96 @@
+"""P, N, PN and A-PN: how far the gradients on each class's logit are out of balance.
+
+For a sample k of class y the cross-entropy gradient on logit c is p_k^c - 1[c = y]. Over the
+samples trained within task t (stream and replay),
+
+    S+(t, c) = sum_k p_k^c 1[y_k != c]            pushes the logit down
+    S-(t, c) = sum_k (p_k^c - 1) 1[y_k = c]       pushes it up
+
+    PN(t, c)  = S+(t, c) / S-(t, c)                              eq. (5), per class
+    A-PN(c)   = sum_r S+(r, c) / sum_r S-(r, c)                  eq. (6)
+    PN(t, t') = sum_{c in L(t')} S+(t, c) / sum_{c in L(t')} S-(t, c)    eq. (5), per task
+
+Balance is -1; below it a class is being suppressed, above it boosted. Departure from the paper's
+letter: eq. (3) divides the sums of task r by its number of samples. That cancels in PN; in A-PN
+it would weigh each task by 1 / n_r, and n_r of the running task is not known online. The paper's
+words (new gradients are added to the running sums) and its code both use raw sums; so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.losses import one_hot
+from onepass.parts import Output, Part
+
+
+def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """S+ and S- of one batch, by class; the softmax runs over the classes seen.
+
+    Every sample's gradients add up to zero, and so do S+ and S- over the classes.
+
+    >>> zero = Output(torch.zeros(2, 2), torch.tensor([0, 1]), torch.ones(2))
+    >>> gradient_sums(zero, torch.tensor([True, True]))[1].tolist()
+    [-0.5, -0.5]
+    """
+    logits = torch.where(seen, output.logits.double(), -torch.inf)
+    gradient = logits.softmax(dim=1)
+    own = one_hot(output.y, logits.shape[1])
+    weight = output.weight.unsqueeze(1)
+    positive = (torch.where(own, 0.0, gradient) * weight).sum(dim=0)
+    negative = (torch.where(own, gradient - 1, 0.0) * weight).sum(dim=0)
+    return positive, negative
+
+
+class Balance(Part):
+    """Running sums of the two gradient parts for every class, of this task and of all."""
+
+    sums: ClassVar[tuple[str, ...]] = ("task_positive", "task_negative", "positive", "negative")
+    tensors: ClassVar[tuple[str, ...]] = (*sums, "updates")
+
+    task_positive: Tensor
+    task_negative: Tensor
+    positive: Tensor
+    negative: Tensor
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        for name in self.sums:
+            setattr(self, name, torch.zeros(capacity, dtype=torch.float64, device=device))
+        self.updates = torch.zeros((), dtype=torch.int64, device=device)
+
+    def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
+        for output in outputs:
+            positive, negative = gradient_sums(output.detach(), seen)
+            self.task_positive += positive
+            self.task_negative += negative
+            self.positive += positive
+            self.negative += negative
+        self.updates += 1
+
+    def new_task(self) -> None:
+        self.task_positive.zero_()
+        self.task_negative.zero_()
+        self.updates.zero_()
+
+    def grow(self, capacity: int) -> None:
+        for name in self.sums:
+            old: Tensor = getattr(self, name)
+            setattr(self, name, F.pad(old, (0, capacity - len(old))))
+
+    def pn(self) -> Tensor:
+        """PN(t, c): not a number where a class has had no gradient in this task."""
+        return self.task_positive / self.task_negative
+
+    def a_pn(self) -> Tensor:
+        """A-PN(c), from the class's first task to now."""
+        return self.positive / self.negative
+
+    def task_pn(self, group: Sequence[int]) -> Tensor:
+        """PN(t, t') of a group of classes (as rows) in the running task t."""
+        rows = torch.as_tensor(group, device=self.positive.device)
+        return self.task_positive[rows].sum() / self.task_negative[rows].sum()

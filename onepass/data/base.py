@@ -1,0 +1,105 @@
+"""A dataset: arrays of images or vectors, labels, class names. It says nothing about order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from onepass.errors import InputError
+from onepass.seeds import generator, permutation
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test samples with labels 0 … C-1.
+
+    Images are uint8 of shape (n, channels, height, width); feature vectors are float32 of
+    shape (n, features). `mean` and `std` are per channel, in units of the network's input
+    (images: pixel / 255), and are computed from the training images where not given.
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for part, x, y in (
+            ("train", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
+            self._check(part, x, y)
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise InputError(
+                f"dataset {self.name!r}: train samples have shape {tuple(self.train_x.shape[1:])}, "
+                f"test samples {tuple(self.test_x.shape[1:])}"
+            )
+
+    def _check(self, part: str, x: Tensor, y: Tensor) -> None:
+        images = x.dtype == torch.uint8 and x.ndim == 4
+        vectors = x.dtype == torch.float32 and x.ndim == 2
+        if not (images or vectors):
+            raise InputError(
+                f"dataset {self.name!r}: {part} samples must be uint8 (n, channels, height, width) "
+                f"or float32 (n, features), not {x.dtype} {tuple(x.shape)}"
+            )
+        if y.dtype != torch.int64 or y.shape != x.shape[:1] or not len(y):
+            raise InputError(
+                f"dataset {self.name!r}: {part} labels must be int64, one for each of the "
+                f"{len(x)} samples (at least one), not {y.dtype} {tuple(y.shape)}"
+            )
+        if int(y.min()) < 0 or int(y.max()) >= len(self.class_names):
+            raise InputError(
+                f"dataset {self.name!r}: {part} labels run from {int(y.min())} to {int(y.max())}, "
+                f"but there are {len(self.class_names)} class names"
+            )
+        if vectors and not bool(torch.isfinite(x).all()):
+            raise InputError(f"dataset {self.name!r}: {part} samples hold NaN or infinity")
+
+    @property
+    def is_images(self) -> bool:
+        return self.train_x.dtype == torch.uint8
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    def hold_out(self, fraction: float, seed: int = 0) -> Dataset:
+        """The training data alone, split per class: for choosing settings without the test set.
+
+        >>> from onepass.data import load
+        >>> part = load("digits").hold_out(0.2)
+        >>> len(part.train_y), len(part.test_y)
+        (1158, 284)
+        """
+        if not 0 < fraction < 1:
+            raise InputError(f"the held-out fraction must lie between 0 and 1, not {fraction}")
+        source = generator(seed, "validation")
+        kept, held = [], []
+        for label in range(self.classes):
+            index = torch.nonzero(self.train_y == label).flatten()
+            index = index[permutation(len(index), source)]
+            cut = max(1, int(len(index) * fraction)) if len(index) > 1 else 0
+            held.append(index[:cut])
+            kept.append(index[cut:])
+        train, test = torch.cat(kept).sort().values, torch.cat(held).sort().values
+        return replace(
+            self,
+            train_x=self.train_x[train],
+            train_y=self.train_y[train],
+            test_x=self.train_x[test],
+            test_y=self.train_y[test],
+        )
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of uint8 images, in units of pixel / 255."""
+    pixels = images.transpose(0, 1).flatten(1).double() / 255
+    std, mean = torch.std_mean(pixels, dim=1, correction=0)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,40 @@
+"""What can go wrong, in the user's words. Everything here is something the user can mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class OnepassError(Exception):
+    """One clear line on what was wrong and what is valid; the command line exits with 2."""
+
+
+class InputError(OnepassError, ValueError):
+    """A batch, a label or a setting is not what it has to be."""
+
+
+class UnknownNameError(OnepassError, LookupError):
+    """A method, dataset or setting that does not exist."""
+
+    def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
+        names = sorted(valid)
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r}.{hint} Valid: {', '.join(names) or 'none'}.")
+
+
+class NotFittedError(OnepassError, ValueError, AttributeError):
+    """A prediction was asked of a learner that has seen no batch."""
+
+
+class CheckpointError(OnepassError):
+    """A file that is no checkpoint of ours, or not of this method or version."""
+
+
+class RunError(OnepassError):
+    """A run folder that exists already, belongs to other settings, or cannot be written."""
+
+
+class TrainingError(RuntimeError):
+    """Training itself failed; the command line exits with 1."""

@@ -1,0 +1,134 @@
+"""The only loop: learn a batch, and from time to time score the learner on the test set.
+
+It is a generator; printing, recording and drawing are its customers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onepass.errors import TrainingError
+from onepass.learner import Learner
+from onepass.metrics import percent
+from onepass.streams import Stream
+
+
+@dataclass(frozen=True)
+class Tick:
+    """After one batch: how many were learned, in which task, how long training took so far, and,
+    with prequential scoring, how many samples were predicted rightly before they were learned."""
+
+    step: int
+    task: int
+    seconds: float
+    hits: int = 0
+    tried: int = 0
+
+
+@dataclass(frozen=True)
+class Point(Tick):
+    """A tick at which the learner was scored on the test images of the classes seen so far.
+
+    `correct` and `total` are per class of the dataset; a class not yet seen has a total of 0.
+    `boundary` says whether a task has just ended.
+    """
+
+    boundary: bool = False
+    loss: float = math.nan
+    correct: tuple[int, ...] = ()
+    total: tuple[int, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Percent of the test images of the classes seen so far."""
+        return percent(sum(self.correct), sum(self.total))
+
+    @property
+    def prequential(self) -> float | None:
+        return percent(self.hits, self.tried) if self.tried else None
+
+
+def evaluate(
+    learner: Learner,
+    stream: Stream,
+    *,
+    every: int | None = None,
+    prequential: bool = False,
+) -> Iterator[Point]:
+    """Learns the stream, yielding a point at the end of each task and after `every` batches.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> for point in onepass.evaluate(onepass.ER(memory=100, seed=0), stream):
+    ...     print(point.task, point.step, len([n for n in point.total if n]))
+    0 29 2
+    1 58 4
+    2 88 6
+    3 118 8
+    4 147 10
+    """
+    for tick in walk(learner, stream, every=every, prequential=prequential):
+        if isinstance(tick, Point):
+            yield tick
+
+
+def walk(
+    learner: Learner,
+    stream: Stream,
+    *,
+    every: int | None = None,
+    prequential: bool = False,
+    start: Tick | None = None,
+) -> Iterator[Tick]:
+    """As `evaluate`, but yields after every batch, and can go on after the tick `start`."""
+    before = start or Tick(step=0, task=0, seconds=0.0)
+    seconds, hits, tried = before.seconds, before.hits, before.tried
+    test = _Test(stream, learner)
+    for index in range(before.step, len(stream)):
+        x, y = stream.batch(index)
+        if prequential:
+            hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
+            tried += len(y)
+        began = time.perf_counter()
+        if stream.starts_task(index):
+            learner.new_task()
+        step = learner.learn(x, y)
+        done, task = index + 1, stream.task_of(index)
+        boundary = stream.ends_task(index)
+        if not (boundary or (every and done % every == 0)):
+            seconds += time.perf_counter() - began
+            yield Tick(done, task, seconds, hits, tried)
+            continue
+        loss = float(step.loss)  # waits for the device, so that its time counts as training
+        seconds += time.perf_counter() - began
+        if not math.isfinite(loss):
+            raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")
+        correct, total = test.score(learner)
+        yield Point(done, task, seconds, hits, tried, boundary, loss, correct, total)
+
+
+class _Test:
+    """The test set, sorted by class, so that the classes seen so far are scored and no others."""
+
+    def __init__(self, stream: Stream, learner: Learner) -> None:
+        y = stream.dataset.test_y
+        self.samples = [
+            stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
+        ]
+
+    def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        seen = [label for label in sorted(learner.classes) if len(self.samples[label])]
+        truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in seen])
+        predicted = learner.predict(torch.cat([self.samples[label] for label in seen])).cpu()
+        hit = truth[predicted == truth]
+        return _count(hit, len(self.samples)), _count(truth, len(self.samples))
+
+
+def _count(labels: Tensor, classes: int) -> tuple[int, ...]:
+    return tuple(torch.bincount(labels, minlength=classes).tolist())

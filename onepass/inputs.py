@@ -1,0 +1,68 @@
+"""The front door: what a batch must be, and one clear line when it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onepass.errors import InputError
+
+EXPECTED = (
+    "expected uint8 images of shape (n, channels, height, width) or (n, height, width), "
+    "or float feature vectors of shape (n, features)"
+)
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        return torch.from_numpy(np.array(values))
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{what} cannot be read as an array: {problem}") from None
+
+
+def as_samples(x: Any) -> Tensor:
+    """Images as uint8 (n, c, h, w), vectors as float32 (n, d)."""
+    samples = _tensor(x, "x")
+    got = f"got {str(samples.dtype).removeprefix('torch.')} {tuple(samples.shape)}"
+    if samples.dtype == torch.uint8 and samples.ndim == 3:
+        samples = samples.unsqueeze(1)
+    images = samples.dtype == torch.uint8 and samples.ndim == 4
+    vectors = samples.is_floating_point() and samples.ndim == 2
+    if not (images or vectors):
+        raise InputError(f"x: {EXPECTED}; {got}")
+    if images and samples.shape[1] > 4 and samples.shape[3] in (1, 3):
+        raise InputError(f"x: channels come first (n, channels, height, width); {got}")
+    if samples.numel() == 0:
+        raise InputError(f"x is empty: {got}")
+    if images:
+        return samples
+    samples = samples.float()
+    if not bool(torch.isfinite(samples).all()):
+        raise InputError("x holds NaN or infinity (or values too large for float32)")
+    return samples
+
+
+def as_labels(y: Any, count: int) -> Tensor:
+    """Whole, non-negative numbers, one for each of `count` samples, as int64 on the host."""
+    labels = _tensor(y, "y")
+    if labels.ndim != 1 or len(labels) != count:
+        raise InputError(
+            f"y must hold one label for each of the {count} samples; got shape "
+            f"{tuple(labels.shape)}"
+        )
+    if labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"y must hold whole numbers, not {labels.dtype}")
+    labels = labels.cpu()
+    if labels.is_floating_point():
+        fractional = ~torch.isfinite(labels) | (labels != labels.trunc())
+        if bool(fractional.any()):
+            raise InputError(f"labels must be whole numbers, not {float(labels[fractional][0])}")
+    labels = labels.long()
+    if bool((labels < 0).any()):
+        raise InputError(f"labels must not be negative, got {int(labels.min())}")
+    return labels

@@ -1,0 +1,287 @@
+"""A job: one method on one stream with one seed, from the dataset to the result, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import torch
+
+from onepass import data, metrics, registry, settings
+from onepass.errors import InputError, RunError, UnknownNameError
+from onepass.evaluate import Point, Tick, walk
+from onepass.learner import Learner
+from onepass.record import Progress, RunFolder, surroundings
+from onepass.saved import from_payload
+from onepass.streams import ClassIncremental, Stream
+from onepass.version import __version__
+
+PRESETS = ("paper", "official", "tuned")
+POINTS_PER_RUN = 20
+NAMED = ("method", "dataset", "memory", "seed", "preset", "settings", "device")
+REPORTED = (
+    "method",
+    "dataset",
+    "memory",
+    "seed",
+    "accuracy",
+    "forgetting",
+    "steps",
+    "seconds",
+    "steps_per_second",
+    "device",
+    "params_sha256",
+    "state_sha256",
+    "out",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run is; together with the versions it says everything that decides the result.
+
+    `settings` are the constructor's arguments as text, as `--set` takes them.
+    """
+
+    method: str
+    dataset: str = "digits"
+    memory: int = 100
+    seed: int = 0
+    tasks: int = 5
+    batch: int = 10
+    class_order: Literal["natural", "shuffled"] = "natural"
+    preset: str = "paper"
+    settings: dict[str, str] = field(default_factory=dict)
+    validation: float = 0.0
+    every: int | None = None
+    prequential: bool = False
+    device: str = "auto"
+    threads: int = 1
+    deterministic: bool = False
+
+    @property
+    def folder_name(self) -> str:
+        """Readable for plain jobs; other choices add a fingerprint, so that no two jobs meet."""
+        name = f"{self.method}-{self.dataset}-m{self.memory}-s{self.seed}"
+        if not self.variant:
+            return name
+        return f"{name}-{hashlib.sha256(self.variant.encode()).hexdigest()[:8]}"
+
+    @property
+    def variant(self) -> str:
+        """What was chosen otherwise than by default, in words; empty for a plain job.
+
+        >>> Job("gsa", preset="tuned", settings={"lr": "3e-4"}, tasks=2).variant
+        'tuned lr=3e-4 tasks=2'
+        """
+        chosen = [] if self.preset == "paper" else [self.preset]
+        chosen += [f"{name}={value}" for name, value in sorted(self.settings.items())]
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name not in NAMED and value != one.default:
+                chosen.append(f"{one.name}={value}")
+        return " ".join(chosen)
+
+    def cadence(self, stream: Stream) -> int:
+        """After how many steps the learner is scored."""
+        return self.every or max(1, len(stream) // POINTS_PER_RUN)
+
+    def load(self) -> tuple[Stream, Learner]:
+        info = registry.get(self.method)
+        dataset = data.load(self.dataset)
+        if self.validation:
+            dataset = dataset.hold_out(self.validation, self.seed)
+        stream = ClassIncremental(
+            dataset,
+            tasks=1 if info.one_task else self.tasks,
+            batch=self.batch,
+            class_order=self.class_order,
+            seed=self.seed,
+        )
+        return stream, info.learner.configured(**self.arguments(dataset))
+
+    def arguments(self, dataset: data.Dataset) -> dict[str, Any]:
+        """Constructor defaults, then the preset, then what was set by hand."""
+        learner = registry.get(self.method).learner
+        chosen: dict[str, Any] = {"seed": self.seed, "device": self.device}
+        if dataset.mean is not None:
+            chosen |= {"mean": dataset.mean, "std": dataset.std}
+        if "memory" in learner.setting_names():
+            chosen["memory"] = self.memory
+        chosen |= self.preset_settings()
+        hints = get_type_hints(learner)
+        for name, text in self.settings.items():
+            if name not in learner.setting_names():
+                kind = f"setting of {self.method!r}"
+                raise UnknownNameError(kind, name, learner.setting_names())
+            if name in ("seed", "device", "memory"):
+                raise InputError(f"give --{name} instead of --set {name}")
+            chosen[name] = settings.read(name, text, hints[name])
+        return chosen
+
+    def preset_settings(self) -> dict[str, Any]:
+        learner = registry.get(self.method).learner
+        if self.preset == "paper":
+            return {}
+        if self.preset not in PRESETS:
+            raise UnknownNameError("preset", self.preset, PRESETS)
+        if self.preset not in learner.presets:
+            known = ", ".join(["paper", *learner.presets])
+            raise InputError(f"{self.method!r} has no preset {self.preset!r}; it has: {known}")
+        return learner.presets[self.preset].settings
+
+
+def execute(
+    job: Job,
+    out: Path,
+    *,
+    resume: bool = False,
+    checkpoint: int | None = 500,
+    watch: Callable[[Tick, int], None] = lambda tick, steps: None,
+) -> dict[str, Any]:
+    """Runs a job in its folder below `out` and returns the result.
+
+    An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
+    one goes on after its last checkpoint, and a missing one starts. `checkpoint` is the number of
+    steps between checkpoints; None keeps no checkpoint at all. `watch` is told of every step.
+    """
+    folder = RunFolder(out / job.folder_name)
+    if folder.exists() and not resume:
+        raise RunError(f"{folder.path} exists; --resume goes on with it, --out puts it elsewhere")
+    found = folder.description()
+    if found is not None and found["job"] != _plain(job):
+        raise RunError(f"{folder.path} holds a run with other settings: {_difference(found, job)}")
+    finished = folder.result()
+    if finished is not None:
+        return finished
+    with computing(job):
+        stream, learner = job.load()
+        learner, progress = _restore(folder, job, learner)
+        if progress is None:
+            folder.create(_describe(job, stream, learner))
+            progress = Progress(Tick(0, 0, 0.0), [])
+        folder.rewrite_events(progress.points)
+        _learn(job, stream, learner, folder, progress=progress, checkpoint=checkpoint, watch=watch)
+        result = _result(job, stream, learner, folder)
+        folder.finish(result)
+    return result
+
+
+def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Progress | None]:
+    saved = folder.load_checkpoint() if folder.description() is not None else None
+    if saved is None:
+        return learner, None
+    content, progress = saved
+    return from_payload(content, str(folder.checkpoint_file), device=job.device), progress
+
+
+def _learn(
+    job: Job,
+    stream: Stream,
+    learner: Learner,
+    folder: RunFolder,
+    *,
+    progress: Progress,
+    checkpoint: int | None,
+    watch: Callable[[Tick, int], None],
+) -> None:
+    points = list(progress.points)
+    names = {"class_names": list(stream.dataset.class_names)}
+    watch(progress.tick, len(stream))
+    every, prequential = job.cadence(stream), job.prequential
+    for tick in walk(learner, stream, every=every, prequential=prequential, start=progress.tick):
+        if isinstance(tick, Point):
+            points.append(tick)
+            folder.append(tick)
+        last = tick.step == len(stream)
+        if checkpoint and (tick.step % checkpoint == 0 or last):
+            folder.save_checkpoint({**learner.payload(), **names}, Progress(tick, points))
+        watch(tick, len(stream))
+
+
+def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> dict[str, Any]:
+    points = folder.points()
+    ends = [point for point in points if point.boundary]
+    last = points[-1]
+    a = metrics.accuracy_matrix([end.correct for end in ends], last.total, stream.tasks)
+    spaced = [p.accuracy for p in points if p.step % job.cadence(stream) == 0]
+    passes = learner.passes(job.batch)
+    return {
+        "method": job.method,
+        "dataset": job.dataset,
+        "memory": getattr(learner, "memory", 0),
+        "seed": job.seed,
+        "accuracy": last.accuracy,
+        "forgetting": metrics.forgetting(a),
+        "forgetting_all_tasks": metrics.forgetting_all(a),
+        "mean_task_accuracy": metrics.mean_task_accuracy(a),
+        "anytime_accuracy": metrics.anytime(spaced),
+        "prequential_accuracy": last.prequential,
+        "accuracy_matrix": a,
+        "class_accuracy": metrics.per_class(last.correct, last.total),
+        "steps": last.step,
+        "seconds": last.seconds,
+        "steps_per_second": last.step / last.seconds,
+        "trained_per_sample": passes.trained / job.batch,
+        "scored_per_sample": passes.scored / job.batch,
+        "variant": job.variant,
+        "tasks": len(stream.tasks),
+        "device": learner.where.type,
+        "params_sha256": learner.params_sha256(),
+        "state_sha256": learner.state_sha256(),
+        "out": str(folder.path),
+    }
+
+
+def report(result: dict[str, Any]) -> dict[str, Any]:
+    """The part of a result that `--json` prints."""
+    return {name: result[name] for name in REPORTED}
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(json.dumps(asdict(job)))
+    return whole
+
+
+def _difference(found: dict[str, Any], job: Job) -> str:
+    wanted = _plain(job)
+    names = [name for name in wanted if found["job"].get(name) != wanted[name]]
+    return ", ".join(f"{name} {found['job'].get(name)!r}, not {wanted[name]!r}" for name in names)
+
+
+def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
+    params = {name: _simple(value) for name, value in learner.get_params().items()}
+    return {
+        "onepass": __version__,
+        "job": _plain(job),
+        "learner": params,
+        "stream": stream.spec,
+        "steps": len(stream),
+        "class_names": list(stream.dataset.class_names),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        **surroundings(),
+    }
+
+
+def _simple(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | tuple | None) else repr(value)
+
+
+@contextmanager
+def computing(job: Job) -> Iterator[None]:
+    """Threads and determinism as the job says, put back afterwards."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(job.threads)
+    torch.use_deterministic_algorithms(job.deterministic or strict)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict)

@@ -1,0 +1,401 @@
+"""The contract that every method keeps: learn, predict, scores, new_task, save.
+
+Two layers. `learn` is the front door on the host: it checks the batch, maps labels to rows of the
+head, sees task boundaries and grows the head. `step`, which each method writes, runs on the device
+only: static shapes, no host synchronisation; what differs between steps are masks and indices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from onepass import files, inputs, optimise, settings
+from onepass.augment import crop_grey
+from onepass.errors import CheckpointError, InputError, NotFittedError, UnknownNameError
+from onepass.nets import Classifier, Head, backbone, feature_count
+from onepass.parts import Output, Part, Passes, Preset, Samples, Step
+from onepass.seeds import generator
+
+FIRST_CAPACITY = 16
+PREDICTION_BATCH = 512
+
+
+class Probe(Protocol):
+    """Something that watches a learner and changes no bit of it."""
+
+    def observe(self, learner: Learner, step: Step) -> None: ...
+
+
+@dataclass(kw_only=True, eq=False)
+class Learner(ABC):
+    """The constructor is the configuration: it is stored as given and never changed.
+
+    Parameters
+    ----------
+    net
+        `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), `mlp`, `resnet18`,
+        or a module of your own that gives (samples, features); it is copied, never changed.
+    head
+        `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
+        every row stays, new ones at their birth values.
+    optimizer, lr, weight_decay
+        `adam` and `sgd` with coupled decay, `adamw` with decoupled decay.
+    augment
+        `crop-grey` on images (drawn anew at every use), or `none`.
+    mirror
+        Every image is also trained as its mirror image, which doubles the images of a step.
+    mean, std
+        Per channel, in units of pixel / 255; vectors: one value for all features or one for each.
+    gap
+        When `new_task` is never called, unseen classes that arrive after this many batches without
+        any mark a boundary.
+    """
+
+    net: str | nn.Module = "auto"
+    head: Literal["trained", "frozen"] = "trained"
+    optimizer: optimise.Kind = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    augment: Literal["crop-grey", "none"] = "crop-grey"
+    mirror: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    gap: int = 10
+    seed: int = 0
+    device: str = "auto"
+
+    key: ClassVar[str]
+    keeps: ClassVar[tuple[str, ...]] = ()
+    parts: ClassVar[tuple[str, ...]] = ()
+    presets: ClassVar[dict[str, Preset]] = {}
+
+    classes: list[int] = field(init=False, repr=False, default_factory=list)
+    steps: int = field(init=False, repr=False, default=0)
+    task: int = field(init=False, repr=False, default=0)
+    where: torch.device = field(init=False, repr=False)
+    model: Classifier = field(init=False, repr=False)
+    seen: Tensor = field(init=False, repr=False)
+    new: Tensor = field(init=False, repr=False)
+    generators: dict[str, torch.Generator] = field(init=False, repr=False)
+    probes: list[Probe] = field(init=False, repr=False, default_factory=list)
+
+    # ---- what a method writes
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # noqa: B027
+        """Makes the parts that the method keeps, once the shape of a sample is known."""
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        """One step on raw samples and rows, on the device."""
+
+    @abstractmethod
+    def passes(self, batch: int) -> Passes:
+        """The cost of a step on a stream batch of this size."""
+
+    # ---- the front door
+
+    def learn(self, x: Any, y: Any) -> Step:
+        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); whole labels."""
+        samples = inputs.as_samples(x)
+        labels = inputs.as_labels(y, len(samples))
+        if not self.steps:
+            self._build(tuple(samples.shape[1:]), samples.dtype)
+        self._expect(samples)
+        rows = self._admit(labels.tolist())
+        step = self.step(samples.to(self.where), rows)
+        self.steps += 1
+        for probe in self.probes:
+            probe.observe(self, step)
+        return step
+
+    def new_task(self) -> None:
+        """Says that a new task begins; from the first call on boundaries are no longer inferred."""
+        self._told = True
+        self._boundary()
+
+    @torch.no_grad()
+    def scores(self, x: Any) -> Tensor:
+        """Logits, one column for each of `classes`."""
+        if not self.steps:
+            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
+        samples = inputs.as_samples(x)
+        self._expect(samples)
+        self.model.eval()
+        try:
+            pieces = torch.split(samples, PREDICTION_BATCH)
+            logits = [self.model(self.normalise(piece.to(self.where))) for piece in pieces]
+        finally:
+            self.model.train()
+        return torch.cat(logits)[:, : len(self.classes)]
+
+    def predict(self, x: Any) -> Tensor:
+        """The label of the highest score."""
+        best = self.scores(x).argmax(dim=1)
+        return torch.tensor(self.classes, device=self.where)[best]
+
+    def attach(self, probe: Probe) -> None:
+        self.probes.append(probe)
+
+    # ---- what a step is made of
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Raw samples as the network takes them."""
+        inputs = x.float() / 255 if x.dtype == torch.uint8 else x
+        if self.mean is None or self.std is None:
+            return inputs
+        return (inputs - self._mean) / self._std
+
+    def augmented(self, images: Tensor) -> Tensor:
+        if self.augment == "none" or images.ndim == 2:
+            return images
+        return crop_grey(images, self.generators["augmentation"])
+
+    def views(self, x: Tensor) -> Tensor:
+        """What is trained on: each sample augmented, and, with `mirror`, again and mirrored."""
+        plain = self.normalise(x)
+        if self._copies == 1:
+            return self.augmented(plain)
+        return torch.cat([self.augmented(plain), self.augmented(plain).flip(3)])
+
+    def output(self, logits: Tensor, samples: Samples) -> Output:
+        """Logits of the views of some samples, with their rows and weights."""
+        copies = self._copies
+        return Output(logits, samples.y.repeat(copies), samples.weight.repeat(copies))
+
+    def forward(self, *batches: Samples, joint: bool) -> list[Output]:
+        """Logits of each batch, from one forward of all (one set of BatchNorm statistics) or from
+        one forward each."""
+        views = [self.views(batch.x) for batch in batches]
+        if joint:
+            logits = self.model(torch.cat(views)).split([len(view) for view in views])
+        else:
+            logits = [self.model(view) for view in views]
+        return [self.output(one, batch) for one, batch in zip(logits, batches, strict=True)]
+
+    def descend(self, loss: Tensor) -> None:
+        """One optimiser step; rows of the head that are spare or frozen stay where they are."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self.model.head.restore()
+
+    # ---- configuration
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for name, value in self.get_params().items():
+            settings.check(name, value, hints[name])
+        self.check_settings()
+        self._told = False
+        self._quiet = 0
+        self._steps_at_boundary = 0
+        self._rows: dict[int, int] = {}
+
+    def check_settings(self) -> None:
+        self.require("lr", self.lr > 0, "positive")
+        self.require("weight_decay", self.weight_decay >= 0, "zero or more")
+        self.require("gap", self.gap >= 1, "at least 1")
+        self.require("std", self.std is None or min(self.std) > 0, "positive")
+        same = (self.mean is None) == (self.std is None)
+        self.require("mean", same, "given together with std")
+
+    def require(self, name: str, holds: bool, wanted: str) -> None:
+        if not holds:
+            raise InputError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return [one.name for one in fields(cls) if one.init]
+
+    @classmethod
+    def configured(cls, **chosen: Any) -> Self:
+        """As the constructor, but an unknown setting is named, with the nearest valid one."""
+        for name in chosen:
+            if name not in cls.setting_names():
+                raise UnknownNameError(f"setting of {cls.key!r}", name, cls.setting_names())
+        return cls(**chosen)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
+        return {name: getattr(self, name) for name in self.setting_names()}
+
+    # ---- saving
+
+    def save(self, path: str | Path) -> None:
+        """Writes the learner; `onepass.open` reads it and goes on, bit for bit."""
+        files.write_checkpoint(Path(path), self.payload())
+
+    def payload(self) -> dict[str, Any]:
+        """What a file must hold to make this learner again: plain values and tensors."""
+        params = self.get_params()
+        if isinstance(self.net, nn.Module):
+            params["net"] = None
+        return {"method": self.key, "settings": params, "state": self.state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that learning changes."""
+        if not self.steps:
+            return {"steps": 0, "told": self._told}
+        return {
+            "steps": self.steps,
+            "told": self._told,
+            "quiet": self._quiet,
+            "steps_at_boundary": self._steps_at_boundary,
+            "task": self.task,
+            "classes": list(self.classes),
+            "new": self.new.cpu().clone(),
+            "shape": list(self._shape),
+            "dtype": str(self._dtype).removeprefix("torch."),
+            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            "optimizer": self._optimizer.state_dict()["state"],
+            "parts": {name: self._part(name).state_dict() for name in self.parts},
+            "generators": {
+                name: {"device": source.device.type, "state": source.get_state()}
+                for name, source in self.generators.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where the saved learner was; this one must have learned nothing yet."""
+        if self.steps:
+            raise CheckpointError("a state can only be loaded into a learner that is new")
+        self._told = bool(state["told"])
+        if not state["steps"]:
+            return
+        self._build(tuple(state["shape"]), getattr(torch, state["dtype"]))
+        self.task = state["task"]
+        self._add_classes(state["classes"])
+        self._quiet = state["quiet"]
+        self._steps_at_boundary = state["steps_at_boundary"]
+        self.new.copy_(state["new"])
+        self.model.load_state_dict(state["model"])
+        self.model.head.remember()
+        whole = self._optimizer.state_dict()
+        self._optimizer.load_state_dict({**whole, "state": state["optimizer"]})
+        for name in self.parts:
+            self._part(name).load_state_dict(state["parts"][name])
+        self._load_generators(state["generators"], state["steps"])
+        self.steps = state["steps"]
+
+    def params_sha256(self) -> str:
+        """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
+        return files.sha256(dict(self.model.state_dict()))
+
+    def state_sha256(self) -> str:
+        """The same over everything that learning changes: memory, optimiser, generators too."""
+        return files.sha256(self.state_dict())
+
+    # ---- behind the door
+
+    def _build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        self.where = torch.device(name)
+        self._shape, self._dtype = shape, dtype
+        self.classes, self._rows = [], {}
+        self._copies = 2 if self.mirror and len(shape) == 3 else 1
+        self._mean = self._per_channel("mean", self.mean)
+        self._std = self._per_channel("std", self.std)
+        self.generators = {
+            "initialisation": generator(self.seed, "initialisation"),
+            "draws": generator(self.seed, "draws", self.where),
+            "augmentation": generator(self.seed, "augmentation", self.where),
+        }
+        initial = self.generators["initialisation"]
+        body = backbone(self.net, shape, initial).to(self.where)
+        example = self.normalise(torch.zeros(1, *shape, dtype=dtype, device=self.where))
+        head = Head(feature_count(body, example), FIRST_CAPACITY, initial).to(self.where)
+        self.model = Classifier(body, head).train()
+        self._optimizer = optimise.make(
+            self.optimizer, self.model.parameters(), self.lr, self.weight_decay
+        )
+        self.seen = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
+        self.new = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
+        self.build(shape, dtype)
+
+    def _per_channel(self, name: str, values: tuple[float, ...] | None) -> Tensor:
+        if values is not None and len(values) not in (1, self._shape[0]):
+            raise InputError(
+                f"{name} has {len(values)} values, but the samples have {self._shape[0]} "
+                f"{'channels' if len(self._shape) == 3 else 'features'}"
+            )
+        tensor = torch.tensor(values or (0.0,), device=self.where)
+        return tensor.view(-1, 1, 1) if len(self._shape) == 3 else tensor
+
+    def _expect(self, samples: Tensor) -> None:
+        if tuple(samples.shape[1:]) != self._shape or samples.dtype != self._dtype:
+            raise InputError(
+                f"x: this learner takes {_describe(self._shape, self._dtype)} samples, "
+                f"got {_describe(tuple(samples.shape[1:]), samples.dtype)}"
+            )
+
+    def _admit(self, labels: list[int]) -> Tensor:
+        """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
+        unseen = [label for label in dict.fromkeys(labels) if label not in self._rows]
+        if unseen:
+            if not self._told and self._quiet >= self.gap:
+                self._boundary()
+            self._add_classes(unseen)
+        self._quiet = 0 if unseen else self._quiet + 1
+        return torch.tensor([self._rows[label] for label in labels], device=self.where)
+
+    def _boundary(self) -> None:
+        if self.steps == self._steps_at_boundary:
+            return
+        self._steps_at_boundary = self.steps
+        self.task += 1
+        self.new.zero_()
+        if self.head == "frozen":
+            self.model.head.hold()
+        for name in self.parts:
+            self._part(name).new_task()
+
+    def _add_classes(self, labels: Iterable[int]) -> None:
+        first = len(self.classes)
+        for label in labels:
+            self._rows[label] = len(self.classes)
+            self.classes.append(label)
+        while len(self.classes) > self.model.head.capacity:
+            self._grow(2 * self.model.head.capacity)
+        born = slice(first, len(self.classes))
+        self.seen[born] = True
+        self.new[born] = True
+        head = self.model.head
+        head.free[born] = not (self.head == "frozen" and self.task)
+        for parameter in (head.weight, head.bias):
+            optimise.forget_rows(self._optimizer, parameter, born)
+
+    def _grow(self, capacity: int) -> None:
+        head = self.model.head
+        weight, bias, extra = head.weight, head.bias, capacity - head.capacity
+        head.grow(capacity, self.generators["initialisation"])
+        optimise.replace(self._optimizer, weight, head.weight)
+        optimise.replace(self._optimizer, bias, head.bias)
+        self.seen = optimise.pad_rows(self.seen, extra)
+        self.new = optimise.pad_rows(self.new, extra)
+        for name in self.parts:
+            self._part(name).grow(capacity)
+
+    def _part(self, name: str) -> Part:
+        part: Part = getattr(self, name)
+        return part
+
+    def _load_generators(self, saved: dict[str, Any], steps: int) -> None:
+        for name, entry in saved.items():
+            source = self.generators[name]
+            if entry["device"] == source.device.type:
+                source.set_state(entry["state"])
+            else:  # another kind of device: its numbers cannot be continued, only begun anew
+                source.manual_seed(generator(self.seed, f"{name} after {steps}").initial_seed())
+
+
+def _describe(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {shape}"

@@ -1,0 +1,90 @@
+"""Experience replay: train on the stream batch together with a random draw from a reservoir.
+
+Paper: Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.
+Update rule, for a stream batch X^new and a draw X^buf from the memory (current classes included):
+
+    L = E_{X^new} -log p_y + E_{X^buf} -log p_y        loss="sum": two means
+    L = E_{X^new u X^buf} -log p_y                     loss="mean": one mean over all
+
+Departures: the softmax runs over the classes seen so far. Reference codes differ in two places
+that change results, so both are arguments: one joint forward of stream and replay or two separate
+ones (BatchNorm sees other statistics), and the sum of two means or one mean (new samples weigh
+1 : 1 against 10 : 64).
+Cost: batch + replay images, forward and backward. Kept: raw sample and label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from onepass.learner import Learner
+from onepass.losses import cross_entropy
+from onepass.memory import Reservoir
+from onepass.parts import Output, Passes, Samples, Step
+from onepass.registry import method
+
+
+@method(
+    "er",
+    title="ER",
+    paper="Chaudhry et al., On Tiny Episodic Memories in Continual Learning",
+    year=2019,
+)
+@dataclass(kw_only=True, eq=False)
+class ER(Learner):
+    """Experience replay.
+
+    Parameters
+    ----------
+    memory
+        How many samples are kept.
+    replay
+        How many of them are trained with each stream batch.
+    forwards
+        One joint forward of stream and replay, or separate ones.
+    loss
+        `sum` of the two means, or one `mean` over all samples.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> *_, last = onepass.evaluate(onepass.ER(memory=100, seed=0), stream)
+    >>> last.accuracy > 70
+    True
+    """
+
+    memory: int = 1000
+    replay: int = 64
+    forwards: Literal["joint", "separate"] = "joint"
+    loss: Literal["sum", "mean"] = "sum"
+
+    store: Reservoir = field(init=False, repr=False)
+    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
+    parts: ClassVar[tuple[str, ...]] = ("store",)
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("memory", self.memory >= 0, "zero or more")
+        self.require("replay", self.replay >= 1, "at least 1")
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
+
+    def passes(self, batch: int) -> Passes:
+        return Passes(trained=(batch + self.replay) * (2 if self.mirror else 1))
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        replay = self.store.draw(self.replay, fallback=stream)
+        new, old = self.forward(stream, replay, joint=self.forwards == "joint")
+        if self.loss == "sum":
+            loss = cross_entropy(*new, among=self.seen) + cross_entropy(*old, among=self.seen)
+        else:
+            both = Output(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
+            loss = cross_entropy(*both, among=self.seen)
+        self.descend(loss)
+        self.store.add(x, y)
+        return Step(loss.detach(), {}, (new.detach(), old.detach()))

@@ -1,0 +1,66 @@
+"""Plain training on the stream: the lower bound, and, on all classes at once, a reference.
+
+Update rule, for a stream batch X^new:
+
+    L = E_{X^new} -log softmax_{seen}(o)_y
+
+Departures: none; there is no paper to depart from. `joint` is the same learner, meant for one
+shuffled task of all classes: the reference curve of the GSA paper's figures. It is not online
+class-incremental learning, and tables mark it.
+Cost: the batch, forward and backward. Nothing is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onepass.learner import Learner
+from onepass.losses import cross_entropy
+from onepass.parts import Passes, Samples, Step
+from onepass.registry import method
+
+
+@method("finetune", title="Fine-tuning", paper="none: the lower bound", year=0)
+@dataclass(kw_only=True, eq=False)
+class Finetune(Learner):
+    """Learns each batch and forgets.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> learner = onepass.Finetune(seed=0)
+    >>> *_, last = onepass.evaluate(learner, stream)
+    >>> 15 < last.accuracy < 25      # the last two of ten classes
+    True
+    """
+
+    def passes(self, batch: int) -> Passes:
+        return Passes(trained=batch * (2 if self.mirror else 1))
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        (new,) = self.forward(stream, joint=True)
+        loss = cross_entropy(*new, among=self.seen)
+        self.descend(loss)
+        return Step(loss.detach(), {}, (new.detach(),))
+
+
+@method(
+    "joint",
+    title="Joint training",
+    paper="none: all classes as one task",
+    year=0,
+    one_task=True,
+)
+@dataclass(kw_only=True, eq=False)
+class Joint(Finetune):
+    """Fine-tuning that is given all classes as one shuffled task.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=1)
+    >>> *_, last = onepass.evaluate(onepass.Joint(seed=0), stream)
+    >>> last.accuracy > 85
+    True
+    """

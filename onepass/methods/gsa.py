@@ -1,0 +1,174 @@
+"""Gradient self-adaptation: replay whose loss is split into within-task and cross-task parts and
+reweighted by the measured imbalance of the gradients.
+
+Paper: Guo, Liu, Zhao, "Dealing with Cross-Task Class Discrimination in Online Continual Learning",
+CVPR 2023, eq. (14). With N the classes that are new since the last boundary, O the older ones,
+X^new the stream batch, X^mix a batch of `mix` samples in which new and old classes have their
+shares, and X^buf its old part:
+
+    T1 = E_{X^new}      -log e^{o_y} / sum_{c in N} e^{o_c}
+    T2 = E_{X^buf} -w_y  log e^{o_y} / sum_{c in O} e^{o_c}
+    T3 = E_{X^mix} -w_y  log e^{o_y} / (sum_{c in O} e^{o_c} + e^{o_y})         for y in N
+                         log e^{o_y} / (sum_{c in N} v_c e^{o_c} + e^{o_y})     for y in O
+    L  = T1 + T2 + T3,   w_c = 2 / (1 + exp A-PN(c)),   v_c = -1 / PN(t, c)
+
+Decisions where the paper is silent or ambiguous: X^buf is the old part of X^mix, not a draw of its
+own; N is every class first seen since the boundary, not only those of the batch; a stream sample of
+an old class counts as old (T2, T3, not T1); the shares are N_new = floor(mix |N| / |seen| + 1/2),
+at least 1, with classes counted as seen so far; new samples come from the stream batch in its
+order, then from the memory's current classes (up to `fill`), and a batch that stays short is left
+short; w and v come from the plain softmax over seen classes on the augmented views of the same
+forward, and no gradient flows through them; an undefined rate gives v = 1 and the balanced
+w = 2 / (1 + 1/e); A-PN uses raw sums (see `balance`); v is not bounded. In the first task O is
+empty and L is T1: cross-entropy on the stream, without replay.
+Departures from the released code: see `gsa_released`, which computes what that code computes.
+Cost: batch + mix images, forward and backward. Kept: raw sample and label.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from onepass.balance import Balance
+from onepass.learner import Learner
+from onepass.losses import cross_entropy, log_likelihood, mean
+from onepass.memory import Reservoir, mix, pool
+from onepass.parts import Output, Passes, Samples, Step
+from onepass.registry import method
+
+BALANCED_W = 2 / (1 + math.exp(-1))
+
+
+def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
+    """N_new: the nearest whole number (halves upwards) to places |N| / |seen|, at least 1.
+
+    >>> [int(share_of_new(20, torch.tensor(10), torch.tensor(10 * t))) for t in (1, 2, 3, 8)]
+    [20, 10, 7, 3]
+    """
+    return ((2 * places * new + seen) // (2 * seen)).clamp(min=1)
+
+
+def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
+    """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2."""
+    w = 2 / (1 + torch.exp(-positive / negative.abs()))
+    return torch.where((positive == 0) & (negative == 0), BALANCED_W, w)
+
+
+def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
+    """log v = log(|S-| / S+), from the sums of this task; v = 1 where S+ is 0."""
+    return torch.where(positive == 0, 0.0, torch.log(negative.abs() / positive))
+
+
+def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:
+    """Per sample, log e^{o_y} / (sum over the other side's classes + e^{o_y}): T3 before w."""
+    is_new = new[mixed.y].unsqueeze(1)
+    opponents = torch.where(is_new, old, new)
+    log_scale = torch.where(is_new, 0.0, log_v)
+    return log_likelihood(mixed.logits, mixed.y, opponents, log_scale)
+
+
+@method(
+    "gsa",
+    title="GSA",
+    paper="Guo et al., Dealing with Cross-Task Class Discrimination in Online Continual Learning",
+    year=2023,
+    boundaries="uses",
+)
+@dataclass(kw_only=True, eq=False)
+class GSA(Learner):
+    """GSA by the paper's equations.
+
+    Parameters
+    ----------
+    memory
+        How many samples are kept.
+    mix
+        The size of X^mix.
+    fill
+        How many samples of the current classes X^mix may take from the memory; none: no limit.
+    forwards
+        One joint forward of X^new and X^mix, or separate ones.
+    statistics
+        Which samples feed the rates: those of X^mix, or X^new too (`all`).
+    update
+        Whether the rates are updated `before` or `after` the step that uses them.
+    weights
+        `adaptive`, or `none`: w = v = 1.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> *_, last = onepass.evaluate(onepass.GSA(memory=100, seed=0), stream)
+    >>> last.accuracy > 70
+    True
+    """
+
+    memory: int = 1000
+    mix: int = 64
+    fill: int | None = None
+    forwards: Literal["joint", "separate"] = "joint"
+    statistics: Literal["mix", "all"] = "mix"
+    update: Literal["before", "after"] = "before"
+    weights: Literal["adaptive", "none"] = "adaptive"
+
+    store: Reservoir = field(init=False, repr=False)
+    balance: Balance = field(init=False, repr=False)
+    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
+    parts: ClassVar[tuple[str, ...]] = ("store", "balance")
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("memory", self.memory >= 0, "zero or more")
+        self.require("mix", self.mix >= 2, "at least 2")
+        self.require("fill", self.fill is None or self.fill >= 1, "at least 1, or none")
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
+        self.balance = Balance(len(self.seen), self.where)
+
+    def passes(self, batch: int) -> Passes:
+        return Passes(trained=(batch + self.mix) * (2 if self.mirror else 1))
+
+    def balanced_mix(self, stream: Samples, old: Tensor) -> Samples:
+        n_new = share_of_new(self.mix, self.new.sum(), self.seen.sum())
+        fill = self.mix if self.fill is None else self.fill
+        old_pool = pool(self.store, stream, old, drawn=self.mix)
+        new_pool = pool(self.store, stream, self.new, drawn=fill)
+        return mix(old_pool, new_pool, self.mix - n_new, n_new, self.mix)
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        new, old = self.new, self.seen & ~self.new
+        first, mixed = self.forward(
+            stream, self.balanced_mix(stream, old), joint=self.forwards == "joint"
+        )
+        measured = (mixed,) if self.statistics == "mix" else (first, mixed)
+        if self.update == "before":
+            self.balance.update(measured, self.seen)
+        w, log_v = self.rates()
+
+        t1 = cross_entropy(first.logits, first.y, first.weight * new[first.y], among=new)
+        within = log_likelihood(mixed.logits, mixed.y, among=old)
+        t2 = mean(-w[mixed.y] * within, mixed.weight * old[mixed.y])
+        t3 = mean(-w[mixed.y] * cross_task(mixed, old, new, log_v), mixed.weight)
+        loss = t1 + t2 + t3
+
+        self.descend(loss)
+        if self.update == "after":
+            self.balance.update(measured, self.seen)
+        self.store.add(x, y)
+        terms = {"T1": t1.detach(), "T2": t2.detach(), "T3": t3.detach()}
+        return Step(loss.detach(), terms, (first.detach(), mixed.detach()))
+
+    def rates(self) -> tuple[Tensor, Tensor]:
+        """w and log v for every row of the head."""
+        if self.weights == "none":
+            one = torch.ones(len(self.seen), device=self.where)
+            return one, torch.zeros_like(one)
+        w = class_weight(self.balance.positive, self.balance.negative)
+        log_v = log_class_scale(self.balance.task_positive, self.balance.task_negative)
+        return w.float(), log_v.float()

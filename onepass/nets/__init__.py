@@ -1,0 +1,67 @@
+"""Networks: a backbone that gives features, and the head on top."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from onepass.errors import InputError, UnknownNameError
+from onepass.nets.head import Head
+from onepass.nets.initialise import build
+from onepass.nets.mlp import MLP
+from onepass.nets.resnet import ResNet18
+
+NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
+    "mlp": lambda shape: MLP(torch.Size(shape).numel()),
+    "resnet18": lambda shape: ResNet18(shape[0]),
+}
+LARGEST_MLP_IMAGE = 28
+
+
+def backbone(net: str | nn.Module, shape: tuple[int, ...], source: torch.Generator) -> nn.Module:
+    """The network of that name for samples of that shape, or a copy of the user's own."""
+    if isinstance(net, nn.Module):
+        return copy.deepcopy(net)
+    name = net
+    if net == "auto":
+        small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
+        name = "mlp" if small else "resnet18"
+    if name not in NETS:
+        raise UnknownNameError("net", name, ["auto", *NETS])
+    if name == "resnet18" and len(shape) == 1:
+        raise InputError("net 'resnet18' takes images, but the samples are feature vectors")
+    return build(lambda: NETS[name](shape), source)
+
+
+class Classifier(nn.Module):
+    """A backbone and a head: logits over the head's capacity."""
+
+    def __init__(self, body: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+@torch.no_grad()
+def feature_count(body: nn.Module, x: Tensor) -> int:
+    """How many features the backbone gives, by asking it; its statistics stay as they are."""
+    training = body.training
+    body.eval()
+    features = body(x)
+    body.train(training)
+    if features.ndim != 2 or len(features) != len(x):
+        raise InputError(
+            f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
+            f"{tuple(features.shape)}"
+        )
+    return int(features.shape[1])
+
+
+__all__ = ["MLP", "NETS", "Classifier", "Head", "ResNet18", "backbone", "feature_count"]

@@ -1,0 +1,71 @@
+"""A linear head that grows. Its rows are classes in order of arrival; spare rows wait behind."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Head(nn.Module):
+    """One row of weights and a bias per class, with spare rows up to a capacity.
+
+    A row that is not free (a spare one, or any row of a frozen head) is put back to its held
+    value after each optimiser step. Masking its gradient would not be enough: Adam's coupled
+    weight decay moves a parameter by about the learning rate per step even at zero gradient.
+    """
+
+    free: Tensor
+    held_weight: Tensor
+    held_bias: Tensor
+
+    def __init__(self, features: int, capacity: int, source: torch.Generator) -> None:
+        super().__init__()
+        weight, bias = _birth(capacity, features, source)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
+        self.register_buffer("free", torch.zeros(capacity, dtype=torch.bool), persistent=False)
+        self.register_buffer("held_weight", weight.clone(), persistent=False)
+        self.register_buffer("held_bias", bias.clone(), persistent=False)
+
+    @property
+    def capacity(self) -> int:
+        return len(self.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+    def grow(self, capacity: int, source: torch.Generator) -> None:
+        """More spare rows; those that are there keep their values. Makes new parameters."""
+        weight, bias = _birth(capacity - self.capacity, self.weight.shape[1], source)
+        weight, bias = weight.to(self.weight.device), bias.to(self.weight.device)
+        self.free = F.pad(self.free, (0, len(bias)))
+        self.held_weight = torch.cat([self.held_weight, weight])
+        self.held_bias = torch.cat([self.held_bias, bias])
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias]))
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        """What rows that are not free are put back to: the values of now."""
+        self.held_weight.copy_(self.weight)
+        self.held_bias.copy_(self.bias)
+
+    def hold(self) -> None:
+        """From now on no row moves."""
+        self.remember()
+        self.free.zero_()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        self.weight.copy_(torch.where(self.free.unsqueeze(1), self.weight, self.held_weight))
+        self.bias.copy_(torch.where(self.free, self.bias, self.held_bias))
+
+
+def _birth(rows: int, features: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Drawn row by row, so that a row's birth value does not depend on how the head grew."""
+    bound = 1 / math.sqrt(features)
+    drawn = (2 * torch.rand(rows, features + 1, generator=source) - 1) * bound
+    return drawn[:, :-1].contiguous(), drawn[:, -1].contiguous()

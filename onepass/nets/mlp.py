@@ -1,0 +1,19 @@
+"""The two-layer perceptron of the paper's MNIST experiments."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Features of flattened inputs: inputs-400-400, rectified."""
+
+    def __init__(self, inputs: int, width: int = 400) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x.flatten(1)))
+        return torch.relu(self.second(hidden))

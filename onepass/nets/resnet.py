@@ -1,0 +1,46 @@
+"""ResNet18 for small images: 3x3 stem of stride 1, no pooling before the first block."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        return F.relu(out + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """512 features by global average pooling; works for any image size from 8 pixels up."""
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(64)
+        stages = []
+        inputs = 64
+        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            stages += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+            inputs = outputs
+        self.stages = nn.Sequential(*stages)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.stages(F.relu(self.norm(self.stem(x))))
+        return out.mean(dim=(2, 3))

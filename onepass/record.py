@@ -1,0 +1,157 @@
+"""One run = one folder.
+
+    run.json        what was asked and where it ran: settings, stream, versions, device, commit
+    events.jsonl    one line for each point at which the learner was scored
+    checkpoint.pt   the learner and its progress, whole at any moment
+    result.json     metrics; there once the run has finished
+
+Every file is replaced as a whole or appended to by whole lines, so a kill at any moment leaves a
+folder from which the run can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from onepass import files
+from onepass.errors import CheckpointError, RunError
+from onepass.evaluate import Point, Tick
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run had come: the last tick, and the points so far."""
+
+    tick: Tick
+    points: list[Point]
+
+
+class RunFolder:
+    """Reads and writes the files of one run, and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_file = path / "run.json"
+        self.events_file = path / "events.jsonl"
+        self.checkpoint_file = path / "checkpoint.pt"
+        self.result_file = path / "result.json"
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def create(self, description: dict[str, Any]) -> None:
+        """Makes the folder and says what the run is; a folder of something else is refused."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise RunError(f"cannot make the folder {self.path}: a file is in the way") from None
+        foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        if foreign and not self.run_file.exists():
+            raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
+        files.write_json(self.run_file, description)
+
+    def description(self) -> dict[str, Any] | None:
+        return _read_json(self.run_file)
+
+    def result(self) -> dict[str, Any] | None:
+        return _read_json(self.result_file)
+
+    def points(self) -> list[Point]:
+        """The points of events.jsonl; a last line that a kill cut short is not one of them."""
+        if not self.events_file.exists():
+            return []
+        lines = self.events_file.read_text().splitlines(keepends=True)
+        return [point_of(json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def append(self, point: Point) -> None:
+        with self.events_file.open("a") as file:
+            file.write(json.dumps(asdict(point)) + "\n")
+
+    def save_checkpoint(self, payload: dict[str, Any], progress: Progress) -> None:
+        """`payload` is the learner's; the file serves `onepass.open` as well."""
+        content = {
+            **payload,
+            "tick": asdict(progress.tick),
+            "points": [json.dumps(asdict(point)) for point in progress.points],
+        }
+        files.write_checkpoint(self.checkpoint_file, content)
+
+    def load_checkpoint(self) -> tuple[dict[str, Any], Progress] | None:
+        """The content of the last whole checkpoint; events are put back to what it knew."""
+        if not self.checkpoint_file.exists():
+            return None
+        content = files.read_checkpoint(self.checkpoint_file)
+        try:
+            tick = Tick(**{name: content["tick"][name] for name in Tick.__dataclass_fields__})
+            points = [point_of(json.loads(line)) for line in content["points"]]
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
+        return content, Progress(tick, points)
+
+    def rewrite_events(self, points: list[Point]) -> None:
+        text = "".join(json.dumps(asdict(point)) + "\n" for point in points)
+        files.write_atomically(self.events_file, lambda file: file.write(text.encode()))
+
+    def finish(self, result: dict[str, Any]) -> None:
+        files.write_json(self.result_file, result)
+
+
+def point_of(entry: dict[str, Any]) -> Point:
+    return Point(**{**entry, "correct": tuple(entry["correct"]), "total": tuple(entry["total"])})
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise RunError(f"{path} is damaged: it is not JSON") from None
+    if not isinstance(content, dict):
+        raise RunError(f"{path} is damaged: it is not an object")
+    return content
+
+
+def finished_runs(folder: Path) -> list[RunFolder]:
+    """Every finished run at or below a folder, in order of their paths."""
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}")
+    found = [RunFolder(path.parent) for path in sorted(folder.rglob("result.json"))]
+    if not found:
+        raise RunError(f"there is no finished run in {folder}")
+    return found
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions, machine and commit: what one needs to know to make a number again."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        **commit(),
+    }
+
+
+def commit() -> dict[str, Any]:
+    """The commit of the source tree that runs, and whether it had changes; none once installed."""
+    source = Path(__file__).resolve().parent
+    if not (source.parent / ".git").exists():
+        return {"commit": None, "dirty": None}
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(source.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}

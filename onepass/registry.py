@@ -1,0 +1,63 @@
+"""What there is to know about each method, in one row; the CLI, the tables, the checks and the
+documents read it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from onepass.errors import UnknownNameError
+from onepass.learner import Learner
+
+Boundaries = Literal["ignores", "uses", "needs"]
+L = TypeVar("L", bound=Learner)
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A method's facts.
+
+    `boundaries`: whether it ignores task boundaries, uses them (told or inferred), or needs them
+    to be told. `one_task`: it is meant for all classes at once, as a reference, and is not online.
+    """
+
+    key: str
+    learner: type[Learner]
+    title: str
+    paper: str
+    year: int
+    boundaries: Boundaries
+    one_task: bool
+
+
+_METHODS: dict[str, MethodInfo] = {}
+
+
+def method(
+    key: str,
+    *,
+    title: str,
+    paper: str,
+    year: int,
+    boundaries: Boundaries = "ignores",
+    one_task: bool = False,
+) -> Callable[[type[L]], type[L]]:
+    """Registers a learner under the name by which the command line and the tables know it."""
+
+    def register(learner: type[L]) -> type[L]:
+        learner.key = key
+        _METHODS[key] = MethodInfo(key, learner, title, paper, year, boundaries, one_task)
+        return learner
+
+    return register
+
+
+def get(key: str) -> MethodInfo:
+    if key not in _METHODS:
+        raise UnknownNameError("method", key, _METHODS)
+    return _METHODS[key]
+
+
+def methods() -> list[MethodInfo]:
+    return list(_METHODS.values())

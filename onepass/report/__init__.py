@@ -1,0 +1,1 @@
+"""From folders of runs to tables and figures; nothing here trains."""

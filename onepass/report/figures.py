@@ -1,0 +1,114 @@
+"""Pictures of finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from onepass.errors import InputError
+from onepass.evaluate import Point
+from onepass.record import RunFolder
+from onepass.report.tables import Row, Spread, summarise
+
+KINDS = ("both", "bars", "curves")
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "onepass",
+}
+
+
+def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
+    """Final accuracy as bars, accuracy on the classes seen so far as curves, or both.
+
+    Methods that see all classes as one task are a reference: a dashed line.
+    """
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"a picture's name must end in .png, .svg or .pdf, not {output.name!r}")
+    runs = [RunFolder(path) for path in folders]
+    groups = _grouped(runs)
+    panels = {"both": 2, "bars": 1, "curves": 1}[kind]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(1 + 4.5 * panels, 3.6), layout="constrained")
+        axes = list(figure.subplots(1, panels, squeeze=False)[0])
+        if kind != "bars":
+            _curves(axes[0], groups)
+        if kind != "curves":
+            _bars(axes[-1], groups)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output)
+
+
+def _grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
+    """Runs of one row of the table belong together; names say only what differs."""
+    results = {run.path: _needed(run) for run in runs}
+    several = len({(r["dataset"], r["memory"]) for r in results.values() if r["memory"]}) > 1
+    groups: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        groups.setdefault(_name(summarise([results[run.path]])[0], several), []).append(run)
+    return groups
+
+
+def _needed(run: RunFolder) -> dict[str, Any]:
+    result = run.result()
+    if result is None:
+        raise InputError(f"{run.path} is not a finished run")
+    return result
+
+
+def _name(row: Row, several: bool) -> str:
+    where = f" ({row.dataset}, {row.memory})" if several else ""
+    return row.method + (f" {row.variant}" if row.variant else "") + where
+
+
+def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
+    ends: set[int] = set()
+    for index, (name, runs) in enumerate(groups.items()):
+        by_step: dict[int, list[float]] = {}
+        for run in runs:
+            for point in run.points():
+                by_step.setdefault(point.step, []).append(point.accuracy)
+            ends.update(_inner_boundaries(run.points()))
+        steps = sorted(step for step, values in by_step.items() if len(values) == len(runs))
+        spreads = [Spread.over(by_step[step]) for step in steps]
+        middle = [spread.mean for spread in spreads if spread is not None]
+        wide = [spread.deviation or 0.0 for spread in spreads if spread is not None]
+        single = _needed(runs[0])["tasks"] == 1
+        axes.plot(steps, middle, label=name, color=f"C{index}", linestyle="--" if single else "-")
+        low = [m - w for m, w in zip(middle, wide, strict=True)]
+        high = [m + w for m, w in zip(middle, wide, strict=True)]
+        axes.fill_between(steps, low, high, color=f"C{index}", alpha=0.15, linewidth=0)
+    for end in sorted(ends):
+        axes.axvline(end, color="0.6", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="batches learned", ylabel="accuracy on classes seen so far (%)", ylim=(0, 102))
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _inner_boundaries(points: Sequence[Point]) -> list[int]:
+    return [point.step for point in points if point.boundary][:-1]
+
+
+def _bars(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
+    rows = [summarise([_needed(run) for run in runs])[0] for runs in groups.values()]
+    for index, row in enumerate(rows):
+        error = row.accuracy.deviation or 0.0
+        axes.bar(index, row.accuracy.mean, yerr=error, color=f"C{index}", width=0.7, capsize=4)
+        label = f"{row.accuracy.mean:.1f}"
+        axes.text(index, row.accuracy.mean + error + 1, label, ha="center", va="bottom", fontsize=9)
+    counts = {row.runs for row in rows}
+    seeds = "1 run" if counts == {1} else f"mean and spread of {'/'.join(map(str, counts))} runs"
+    axes.set_xticks(range(len(groups)), list(groups), rotation=20, ha="right")
+    axes.set(ylabel="final accuracy (%)", ylim=(0, 112), title=seeds)
+    axes.set_yticks(range(0, 101, 20))
+    axes.title.set_fontsize(9)
+    axes.grid(visible=False, axis="x")

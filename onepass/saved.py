@@ -1,0 +1,42 @@
+"""Opening what `Learner.save` wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from onepass import files, registry
+from onepass.errors import CheckpointError
+from onepass.learner import Learner
+
+
+def open_learner(
+    path: str | Path, *, device: str = "auto", net: nn.Module | None = None
+) -> Learner:
+    """A learner that goes on where the saved one was; on the same kind of device, bit for bit.
+
+    `net` is needed if the learner was made with a network of your own: files hold data, never code.
+    """
+    return from_payload(files.read_checkpoint(Path(path)), str(path), device=device, net=net)
+
+
+def from_payload(
+    content: dict[str, Any], source: str, *, device: str = "auto", net: nn.Module | None = None
+) -> Learner:
+    """The learner in the content of a checkpoint; `source` names it in errors."""
+    try:
+        settings: dict[str, Any] = {**content["settings"], "device": device}
+        info = registry.get(content["method"])
+        if net is not None:
+            settings["net"] = net
+        elif settings["net"] is None:
+            raise CheckpointError(
+                f"{source} was made with a network of its own: open it with net=that network"
+            )
+        learner = info.learner.configured(**settings)
+        learner.load_state_dict(content["state"])
+    except (KeyError, TypeError, RuntimeError) as problem:
+        raise CheckpointError(f"{source} does not fit this onepass: {problem}") from None
+    return learner

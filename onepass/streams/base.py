@@ -1,0 +1,60 @@
+"""A stream: an order over a dataset's training samples, cut into small batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from onepass.data.base import Dataset
+
+
+class Stream:
+    """Batches (x, y), each sample once. Iterating yields nothing but batches: where tasks begin
+    and which classes they hold stay on the evaluator's side.
+
+    Parameters
+    ----------
+    parts
+        One tensor of training indices per task, in the order in which they arrive.
+    tasks
+        The classes that each task brings.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parts: Sequence[Tensor],
+        tasks: Sequence[Sequence[int]],
+        batch: int,
+        spec: dict[str, object],
+    ) -> None:
+        self.dataset = dataset
+        self.tasks = [tuple(group) for group in tasks]
+        self.spec = spec
+        pieces = [torch.split(part, batch) for part in parts]
+        self._batches = [piece for part in pieces for piece in part]
+        self._task_of = [task for task, part in enumerate(pieces) for _ in part]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        index = self._batches[step]
+        return self.dataset.train_x[index], self.dataset.train_y[index]
+
+    def indices(self, step: int) -> Tensor:
+        return self._batches[step]
+
+    def task_of(self, step: int) -> int:
+        return self._task_of[step]
+
+    def starts_task(self, step: int) -> bool:
+        return step == 0 or self._task_of[step] != self._task_of[step - 1]
+
+    def ends_task(self, step: int) -> bool:
+        return step == len(self) - 1 or self.starts_task(step + 1)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self.batch(step) for step in range(len(self)))
