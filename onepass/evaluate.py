@@ -70,8 +70,8 @@ def evaluate(
     0 29 2
     1 58 4
     2 88 6
-    3 118 8
-    4 147 10
+    3 117 8
+    4 146 10
     """
     for tick in walk(learner, stream, every=every, prequential=prequential):
         if isinstance(tick, Point):

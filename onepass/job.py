@@ -117,9 +117,7 @@ class Job:
         chosen |= self.preset_settings()
         hints = get_type_hints(learner)
         for name, text in self.settings.items():
-            if name not in learner.setting_names():
-                kind = f"setting of {self.method!r}"
-                raise UnknownNameError(kind, name, learner.setting_names())
+            learner.check_name(name)
             if name in ("seed", "device", "memory"):
                 raise InputError(f"give --{name} instead of --set {name}")
             chosen[name] = settings.read(name, text, hints[name])

@@ -7,21 +7,23 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from onepass import files, inputs, optimise, settings
-from onepass.augment import crop_grey
-from onepass.errors import CheckpointError, InputError, NotFittedError, UnknownNameError
+from onepass import files, inputs, optimise
+from onepass.classbook import ClassBook
+from onepass.errors import CheckpointError, InputError, NotFittedError
 from onepass.nets import Classifier, Head, backbone, feature_count
 from onepass.parts import Output, Part, Passes, Preset, Samples, Step
 from onepass.seeds import generator
+from onepass.settings import Configured
+from onepass.views import Views
 
 FIRST_CAPACITY = 16
 PREDICTION_BATCH = 512
@@ -34,7 +36,7 @@ class Probe(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
-class Learner(ABC):
+class Learner(Configured, ABC):
     """The constructor is the configuration: it is stored as given and never changed.
 
     Parameters
@@ -71,16 +73,15 @@ class Learner(ABC):
     seed: int = 0
     device: str = "auto"
 
-    key: ClassVar[str]
     keeps: ClassVar[tuple[str, ...]] = ()
     parts: ClassVar[tuple[str, ...]] = ()
     presets: ClassVar[dict[str, Preset]] = {}
 
-    classes: list[int] = field(init=False, repr=False, default_factory=list)
     steps: int = field(init=False, repr=False, default=0)
-    task: int = field(init=False, repr=False, default=0)
+    book: ClassBook = field(init=False, repr=False)
     where: torch.device = field(init=False, repr=False)
     model: Classifier = field(init=False, repr=False)
+    views: Views = field(init=False, repr=False)
     seen: Tensor = field(init=False, repr=False)
     new: Tensor = field(init=False, repr=False)
     generators: dict[str, torch.Generator] = field(init=False, repr=False)
@@ -88,7 +89,7 @@ class Learner(ABC):
 
     # ---- what a method writes
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # noqa: B027
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Makes the parts that the method keeps, once the shape of a sample is known."""
 
     @abstractmethod
@@ -108,7 +109,7 @@ class Learner(ABC):
         if not self.steps:
             self._build(tuple(samples.shape[1:]), samples.dtype)
         self._expect(samples)
-        rows = self._admit(labels.tolist())
+        rows = self._admit(labels)
         step = self.step(samples.to(self.where), rows)
         self.steps += 1
         for probe in self.probes:
@@ -117,8 +118,9 @@ class Learner(ABC):
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
-        self._told = True
-        self._boundary()
+        self.book.told = True
+        if self.book.close_task():
+            self._after_boundary()
 
     @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
@@ -130,7 +132,7 @@ class Learner(ABC):
         self.model.eval()
         try:
             pieces = torch.split(samples, PREDICTION_BATCH)
-            logits = [self.model(self.normalise(piece.to(self.where))) for piece in pieces]
+            logits = [self.model(self.views.normalise(piece.to(self.where))) for piece in pieces]
         finally:
             self.model.train()
         return torch.cat(logits)[:, : len(self.classes)]
@@ -140,33 +142,24 @@ class Learner(ABC):
         best = self.scores(x).argmax(dim=1)
         return torch.tensor(self.classes, device=self.where)[best]
 
+    @property
+    def classes(self) -> list[int]:
+        """The labels seen so far, in order of arrival."""
+        return self.book.labels
+
+    @property
+    def task(self) -> int:
+        """How many boundaries there have been."""
+        return self.book.task
+
     def attach(self, probe: Probe) -> None:
         self.probes.append(probe)
 
     # ---- what a step is made of
 
-    def normalise(self, x: Tensor) -> Tensor:
-        """Raw samples as the network takes them."""
-        inputs = x.float() / 255 if x.dtype == torch.uint8 else x
-        if self.mean is None or self.std is None:
-            return inputs
-        return (inputs - self._mean) / self._std
-
-    def augmented(self, images: Tensor) -> Tensor:
-        if self.augment == "none" or images.ndim == 2:
-            return images
-        return crop_grey(images, self.generators["augmentation"])
-
-    def views(self, x: Tensor) -> Tensor:
-        """What is trained on: each sample augmented, and, with `mirror`, again and mirrored."""
-        plain = self.normalise(x)
-        if self._copies == 1:
-            return self.augmented(plain)
-        return torch.cat([self.augmented(plain), self.augmented(plain).flip(3)])
-
     def output(self, logits: Tensor, samples: Samples) -> Output:
         """Logits of the views of some samples, with their rows and weights."""
-        copies = self._copies
+        copies = self.views.copies
         return Output(logits, samples.y.repeat(copies), samples.weight.repeat(copies))
 
     def forward(self, *batches: Samples, joint: bool) -> list[Output]:
@@ -189,14 +182,9 @@ class Learner(ABC):
     # ---- configuration
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for name, value in self.get_params().items():
-            settings.check(name, value, hints[name])
+        self.check_types()
         self.check_settings()
-        self._told = False
-        self._quiet = 0
-        self._steps_at_boundary = 0
-        self._rows: dict[int, int] = {}
+        self.book = ClassBook(self.gap)
 
     def check_settings(self) -> None:
         self.require("lr", self.lr > 0, "positive")
@@ -205,26 +193,6 @@ class Learner(ABC):
         self.require("std", self.std is None or min(self.std) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
         self.require("mean", same, "given together with std")
-
-    def require(self, name: str, holds: bool, wanted: str) -> None:
-        if not holds:
-            raise InputError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
-
-    @classmethod
-    def setting_names(cls) -> list[str]:
-        return [one.name for one in fields(cls) if one.init]
-
-    @classmethod
-    def configured(cls, **chosen: Any) -> Self:
-        """As the constructor, but an unknown setting is named, with the nearest valid one."""
-        for name in chosen:
-            if name not in cls.setting_names():
-                raise UnknownNameError(f"setting of {cls.key!r}", name, cls.setting_names())
-        return cls(**chosen)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
-        return {name: getattr(self, name) for name in self.setting_names()}
 
     # ---- saving
 
@@ -242,19 +210,15 @@ class Learner(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
         if not self.steps:
-            return {"steps": 0, "told": self._told}
+            return {"steps": 0, "book": self.book.state_dict()}
         return {
             "steps": self.steps,
-            "told": self._told,
-            "quiet": self._quiet,
-            "steps_at_boundary": self._steps_at_boundary,
-            "task": self.task,
-            "classes": list(self.classes),
+            "book": self.book.state_dict(),
             "new": self.new.cpu().clone(),
             "shape": list(self._shape),
             "dtype": str(self._dtype).removeprefix("torch."),
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
-            "optimizer": self._optimizer.state_dict()["state"],
+            "optimizer": copy.deepcopy(self._optimizer.state_dict()["state"]),
             "parts": {name: self._part(name).state_dict() for name in self.parts},
             "generators": {
                 name: {"device": source.device.type, "state": source.get_state()}
@@ -266,14 +230,11 @@ class Learner(ABC):
         """Goes on where the saved learner was; this one must have learned nothing yet."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
-        self._told = bool(state["told"])
+        self.book = ClassBook(**{**state["book"], "gap": self.gap})
         if not state["steps"]:
             return
         self._build(tuple(state["shape"]), getattr(torch, state["dtype"]))
-        self.task = state["task"]
-        self._add_classes(state["classes"])
-        self._quiet = state["quiet"]
-        self._steps_at_boundary = state["steps_at_boundary"]
+        self._add_rows(0)
         self.new.copy_(state["new"])
         self.model.load_state_dict(state["model"])
         self.model.head.remember()
@@ -300,18 +261,22 @@ class Learner(ABC):
             name = "cuda" if torch.cuda.is_available() else "cpu"
         self.where = torch.device(name)
         self._shape, self._dtype = shape, dtype
-        self.classes, self._rows = [], {}
-        self._copies = 2 if self.mirror and len(shape) == 3 else 1
-        self._mean = self._per_channel("mean", self.mean)
-        self._std = self._per_channel("std", self.std)
         self.generators = {
             "initialisation": generator(self.seed, "initialisation"),
             "draws": generator(self.seed, "draws", self.where),
             "augmentation": generator(self.seed, "augmentation", self.where),
         }
+        self.views = Views(
+            shape,
+            mean=self.mean,
+            std=self.std,
+            augment=self.augment == "crop-grey",
+            mirror=self.mirror,
+            source=self.generators["augmentation"],
+        )
         initial = self.generators["initialisation"]
         body = backbone(self.net, shape, initial).to(self.where)
-        example = self.normalise(torch.zeros(1, *shape, dtype=dtype, device=self.where))
+        example = self.views.normalise(torch.zeros(1, *shape, dtype=dtype, device=self.where))
         head = Head(feature_count(body, example), FIRST_CAPACITY, initial).to(self.where)
         self.model = Classifier(body, head).train()
         self._optimizer = optimise.make(
@@ -321,15 +286,6 @@ class Learner(ABC):
         self.new = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
         self.build(shape, dtype)
 
-    def _per_channel(self, name: str, values: tuple[float, ...] | None) -> Tensor:
-        if values is not None and len(values) not in (1, self._shape[0]):
-            raise InputError(
-                f"{name} has {len(values)} values, but the samples have {self._shape[0]} "
-                f"{'channels' if len(self._shape) == 3 else 'features'}"
-            )
-        tensor = torch.tensor(values or (0.0,), device=self.where)
-        return tensor.view(-1, 1, 1) if len(self._shape) == 3 else tensor
-
     def _expect(self, samples: Tensor) -> None:
         if tuple(samples.shape[1:]) != self._shape or samples.dtype != self._dtype:
             raise InputError(
@@ -337,32 +293,24 @@ class Learner(ABC):
                 f"got {_describe(tuple(samples.shape[1:]), samples.dtype)}"
             )
 
-    def _admit(self, labels: list[int]) -> Tensor:
+    def _admit(self, labels: Tensor) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
-        unseen = [label for label in dict.fromkeys(labels) if label not in self._rows]
-        if unseen:
-            if not self._told and self._quiet >= self.gap:
-                self._boundary()
-            self._add_classes(unseen)
-        self._quiet = 0 if unseen else self._quiet + 1
-        return torch.tensor([self._rows[label] for label in labels], device=self.where)
+        batch, known = labels.tolist(), len(self.classes)
+        if self.book.boundary_before(batch):
+            self._after_boundary()
+        if len(self.classes) > known:
+            self._add_rows(known)
+        return torch.tensor([self.book.row_of[label] for label in batch], device=self.where)
 
-    def _boundary(self) -> None:
-        if self.steps == self._steps_at_boundary:
-            return
-        self._steps_at_boundary = self.steps
-        self.task += 1
+    def _after_boundary(self) -> None:
         self.new.zero_()
         if self.head == "frozen":
             self.model.head.hold()
         for name in self.parts:
             self._part(name).new_task()
 
-    def _add_classes(self, labels: Iterable[int]) -> None:
-        first = len(self.classes)
-        for label in labels:
-            self._rows[label] = len(self.classes)
-            self.classes.append(label)
+    def _add_rows(self, first: int) -> None:
+        """Rows from `first` up to the number of classes start to train."""
         while len(self.classes) > self.model.head.capacity:
             self._grow(2 * self.model.head.capacity)
         born = slice(first, len(self.classes))

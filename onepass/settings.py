@@ -1,12 +1,49 @@
-"""Checks a setting against its annotation, and reads one from text."""
+"""The constructor is the configuration: typed keywords, checked, listed, and read from text."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from onepass.errors import InputError
+from onepass.errors import InputError, UnknownNameError
+
+
+@dataclass(kw_only=True, eq=False)
+class Configured:
+    """A dataclass whose init fields are its settings, stored as given and never changed."""
+
+    key: ClassVar[str] = ""
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return [one.name for one in fields(cls) if one.init]
+
+    @classmethod
+    def configured(cls, **chosen: Any) -> Self:
+        """As the constructor, but an unknown setting is named, with the nearest valid one."""
+        for name in chosen:
+            cls.check_name(name)
+        return cls(**chosen)
+
+    @classmethod
+    def check_name(cls, name: str) -> None:
+        if name not in cls.setting_names():
+            raise UnknownNameError(f"setting of {cls.key!r}", name, cls.setting_names())
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
+        return {name: getattr(self, name) for name in self.setting_names()}
+
+    def check_types(self) -> None:
+        hints = get_type_hints(type(self))
+        for name, value in self.get_params().items():
+            check(name, value, hints[name])
+
+    def require(self, name: str, holds: bool, wanted: str) -> None:
+        if not holds:
+            raise InputError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
 
 
 def check(name: str, value: object, annotation: Any) -> None:

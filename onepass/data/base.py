@@ -76,7 +76,7 @@ class Dataset:
         >>> from onepass.data import load
         >>> part = load("digits").hold_out(0.2)
         >>> len(part.train_y), len(part.test_y)
-        (1158, 284)
+        (1157, 285)
         """
         if not 0 < fraction < 1:
             raise InputError(f"the held-out fraction must lie between 0 and 1, not {fraction}")

@@ -110,7 +110,7 @@ class GSAReleased(Learner):
         batch = mix(older, current, n_old, n_new, self.mix)
         batch = batch._replace(weight=batch.weight * (self.store.seen > 0))
 
-        first = self.output(self.model(self.augmented(self.views(current.x))), current)
+        first = self.output(self.model(self.views.augmented(self.views(current.x))), current)
         (mixed,) = self.forward(batch, joint=True)
         in_task = cross_entropy(*first, among=new)
         self.balance.update((mixed,), self.seen)

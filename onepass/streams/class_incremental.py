@@ -31,7 +31,7 @@ class ClassIncremental(Stream):
     >>> from onepass.data import load
     >>> stream = ClassIncremental(load("digits"), tasks=5, batch=10, seed=0)
     >>> len(stream), stream.tasks[1]
-    (147, (2, 3))
+    (146, (2, 3))
     """
 
     def __init__(

@@ -1,0 +1,54 @@
+"""Which labels have been seen, in order of arrival, and where one task ends and the next begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class ClassBook:
+    """Labels to rows of the head, and boundaries, told or inferred.
+
+    A boundary is inferred when unseen classes arrive after `gap` batches without any, unless
+    boundaries are told: then only those count.
+
+    >>> book = ClassBook(gap=2)
+    >>> [book.boundary_before(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
+    [False, False, False, False, False, True]
+    >>> book.labels, book.task
+    ([0, 1, 2, 3], 1)
+    """
+
+    gap: int
+    labels: list[int] = field(default_factory=list)
+    task: int = 0
+    told: bool = False
+    quiet: int = 0
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        self.row_of = {label: row for row, label in enumerate(self.labels)}
+
+    def boundary_before(self, batch: Iterable[int]) -> bool:
+        """Enters a batch's labels; says whether a boundary was inferred before it."""
+        unseen = [label for label in dict.fromkeys(batch) if label not in self.row_of]
+        inferred = bool(unseen) and not self.told and self.quiet >= self.gap and self.close_task()
+        for label in unseen:
+            self.row_of[label] = len(self.labels)
+            self.labels.append(label)
+        self.quiet = 0 if unseen else self.quiet + 1
+        self.batches += 1
+        return inferred
+
+    def close_task(self) -> bool:
+        """Ends the running task, unless it has had no batch yet."""
+        if not self.batches:
+            return False
+        self.batches = 0
+        self.task += 1
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
