@@ -76,6 +76,7 @@ class Learner(Configured, ABC):
     keeps: ClassVar[tuple[str, ...]] = ()
     parts: ClassVar[tuple[str, ...]] = ()
     presets: ClassVar[dict[str, Preset]] = {}
+    exempt: ClassVar[dict[str, str]] = {}
 
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)

@@ -13,6 +13,7 @@ Cost: the batch, forward and backward. Nothing is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,11 @@ class Finetune(Learner):
     >>> 15 < last.accuracy < 25      # the last two of ten classes
     True
     """
+
+    exempt: ClassVar[dict[str, str]] = {
+        "memory_reaches_the_gradient": "it keeps no samples",
+        "beats_finetuning": "it is fine-tuning",
+    }
 
     def passes(self, batch: int) -> Passes:
         return Passes(trained=batch * (2 if self.mirror else 1))

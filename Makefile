@@ -1,0 +1,50 @@
+# Every target sets up what it needs in .venv; nothing else has to be installed.
+PYTHON ?= python3
+BIN = .venv/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types imports unit table clean
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) torch numpy
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/.test-installed: .venv/.installed
+	$(INSTALL) -e '.[test]' hatchling
+	@touch $@
+
+demo: .venv/.installed  ## Learn the digits with GSA: a table and a picture in runs/demo
+	$(BIN)/onepass run gsa --out runs/demo --resume
+
+test: lint types imports unit  ## All checks and tests
+
+lint: .venv/.test-installed  ## Style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.test-installed  ## Types, strictly
+	$(BIN)/mypy
+
+imports: .venv/.test-installed  ## Imports go one way
+	$(BIN)/lint-imports
+
+unit: .venv/.test-installed  ## Tests and doctests, on all cores
+	$(BIN)/python -m pytest -n auto -q
+
+table: .venv/.installed  ## The README's table and picture, made anew (a minute)
+	rm -rf runs/readme
+	$(BIN)/onepass run finetune er gsa gsa-released --dataset digits --memory 100 --seeds 5 --out runs/readme
+	$(BIN)/onepass run joint --dataset digits --seeds 5 --out runs/readme
+	$(BIN)/onepass table runs/readme --format markdown
+	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
+
+clean:  ## Remove what was set up and run
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

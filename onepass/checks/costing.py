@@ -1,0 +1,127 @@
+"""What a method says of itself must be so: passes, memory, device, words."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+from onepass.checks.tools import Method, expect, make, samples, stream, teach
+from onepass.parts import Passes
+
+
+def declared_passes_are_counted(method: Method) -> None:
+    """The images of a step, counted at the network's door, are those that the method declares."""
+    source = stream()
+    learner = teach(make(method), source, last=20)
+    trained = scored = 0
+
+    def count(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
+        nonlocal trained, scored
+        if torch.is_grad_enabled():
+            trained += len(result)
+        else:
+            scored += len(result)
+
+    handle = learner.model.body.register_forward_hook(count)
+    teach(learner, source, first=20, last=21)
+    handle.remove()
+    found = Passes(trained, scored)
+    expect(found == learner.passes(10), f"{found} counted, {learner.passes(10)} declared")
+
+
+def memory_is_bounded(method: Method) -> None:
+    """Once the memory is full, the state no longer grows."""
+    source = stream()
+    learner = teach(make(method), source, last=17)
+    before = _bytes(learner.state_dict())
+    teach(learner, source, first=17)
+    after = _bytes(learner.state_dict())
+    expect(after == before, f"the state grew from {before} to {after} bytes")
+
+
+def kept_bytes_are_declared(method: Method) -> None:
+    """Besides network, optimiser and one number per class, only the declared fields are kept, for
+    as many samples as the memory has; so there is exactly one memory."""
+    learner = teach(make(method), stream(), last=17)
+    capacity = learner.get_params().get("memory", 0)
+    sizes = {"x": 3 * 8 * 8, "y": 8}
+    declared = capacity * sum(sizes[name] for name in method.keeps)
+    kept = _bytes(learner.state_dict()["parts"])
+    slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
+    expect(declared <= kept <= declared + slack, f"{kept} bytes kept, {declared} declared")
+
+
+def modes_are_restored(method: Method) -> None:
+    """After a step the network trains as before, and the same parameters want gradients."""
+    source = stream()
+    learner = teach(make(method), source, last=12)
+
+    def flags() -> list[bool]:
+        modules = [module.training for module in learner.model.modules()]
+        return modules + [parameter.requires_grad for parameter in learner.model.parameters()]
+
+    before = flags()
+    teach(learner, source, first=12, last=13)
+    learner.predict(samples(source))
+    expect(flags() == before, "a mode or a requires_grad was left changed")
+
+
+def the_step_stays_on_the_device(method: Method) -> None:
+    """Under fake tensors a step runs to its end: no value is read on the host, no shape depends on
+    data. The optimiser is left out; capture on a GPU decides in the end."""
+    source = stream()
+    for stop in (1, 12):
+        learner = teach(make(method), source, last=stop)
+        x, y = source.batch(stop)
+        rows = learner._admit(y)
+        mode = FakeTensorMode()
+        clones = {id(source): _clone(source) for source in learner.generators.values()}
+        with FakeCopyMode(mode):
+            fake = copy.deepcopy(learner, clones)
+        fake._optimizer = _NoOptimizer()  # type: ignore[assignment]
+        with mode:
+            fake.step(mode.from_tensor(x), mode.from_tensor(rows))
+
+
+def devices_agree(method: Method) -> None:
+    """On a GPU the first step gives the loss of the host, up to rounding."""
+    source = stream()
+    x, y = source.batch(0)
+    losses = [
+        float(make(method, device=device, augment="none").learn(x, y).loss)
+        for device in ("cpu", "cuda")
+    ]
+    expect(abs(losses[0] - losses[1]) < 1e-4, f"losses on host and GPU: {losses}")
+
+
+def the_file_explains_itself(method: Method) -> None:
+    """The module says what it departs from and what it costs; the class shows an example."""
+    module = sys.modules[method.__module__].__doc__ or ""
+    for word in ("Departures", "Cost"):
+        expect(word in module, f"the docstring of {method.__module__} has no {word!r}")
+    expect(">>>" in (method.__doc__ or ""), f"{method.__name__} shows no example")
+
+
+class _NoOptimizer:
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        pass
+
+    def step(self) -> None:
+        pass
+
+
+def _clone(source: torch.Generator) -> torch.Generator:
+    return source.clone_state()
+
+
+def _bytes(tree: Any) -> int:
+    if isinstance(tree, Tensor):
+        return tree.numel() * tree.element_size()
+    if isinstance(tree, dict):
+        return sum(_bytes(value) for value in tree.values())
+    return 0

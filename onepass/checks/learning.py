@@ -1,0 +1,196 @@
+"""What learning must be: of any batch, from labels alone, with every part in use."""
+
+from __future__ import annotations
+
+import torch
+
+from onepass.checks.tools import Method, batches, dataset, expect, make, samples, stream, teach
+from onepass.errors import InputError
+from onepass.evaluate import evaluate
+from onepass.methods.finetune import Finetune
+from onepass.probes import BalanceProbe
+from onepass.streams import ClassIncremental
+
+
+def learn_leaves_its_inputs_alone(method: Method) -> None:
+    """The batch is the caller's; what is kept of it is a copy."""
+    source = stream()
+    learner, other = make(method), make(method)
+    for index in range(12):
+        x, y = source.batch(index)
+        given_x, given_y = x.clone(), y.clone()
+        learner.learn(given_x, given_y)
+        expect(torch.equal(x, given_x) and torch.equal(y, given_y), "learn changed its inputs")
+        given_x.zero_()  # what the caller does with the batch afterwards must not matter
+        other.learn(x, y)
+    expect(learner.state_sha256() == other.state_sha256(), "the learner keeps a view of the batch")
+
+
+def odd_batches_are_learned(method: Method) -> None:
+    """One sample, one class, ragged batches, a class first seen amid others: all finite."""
+    source = stream()
+    x, y = source.dataset.train_x, source.dataset.train_y
+    learner = make(method)
+    order = [[0], [0, 40, 1], [2, 3, 4], [41, 80, 42, 5], [81], [120, 0, 40, 80, 121, 200]]
+    for index in order:
+        step = learner.learn(x[index], y[index])
+        expect(bool(torch.isfinite(step.loss)), f"the loss of batch {index} is {step.loss}")
+        expect(bool(torch.isfinite(learner.scores(x)).all()), "a score is not finite")
+    expect(learner.classes == [0, 1, 2, 3, 5], "classes must come in order of arrival")
+
+
+def extreme_inputs_stay_finite(method: Method) -> None:
+    """Black, white and constant images, and vectors of size 1e4."""
+    source = stream()
+    learner = teach(make(method), source, last=12)
+    for value in (0, 255, 127):
+        step = learner.learn(torch.full((10, 3, 8, 8), value, dtype=torch.uint8), [0] * 10)
+        expect(bool(torch.isfinite(step.loss)), f"the loss on images of {value} is not finite")
+    vectors = stream(shape=(5,))
+    learner = teach(make(method), vectors, last=12)
+    step = learner.learn(torch.full((10, 5), 1e4), [0] * 5 + [1] * 5)
+    expect(bool(torch.isfinite(step.loss)), "the loss on large vectors is not finite")
+
+
+def vectors_are_learned_like_images(method: Method) -> None:
+    """Float feature vectors are first-class: two separable classes are told apart."""
+    source = stream(shape=(64,))
+    learner = teach(make(method, lr=5e-3), source, last=8)
+    known = source.dataset.test_y < 2
+    right = learner.predict(source.dataset.test_x[known]) == source.dataset.test_y[known]
+    expect(float(right.float().mean()) > 0.9, "two separable classes of vectors were not learned")
+
+
+def every_parameter_gets_a_gradient(method: Method) -> None:
+    """No part of the network is forgotten by the loss."""
+    learner = teach(make(method), stream(), last=12)
+    for name, parameter in learner.model.named_parameters():
+        idle = parameter.grad is None or not bool(parameter.grad.any())
+        expect(not idle, f"{name} got no gradient")
+
+
+def memory_reaches_the_gradient(method: Method) -> None:
+    """Other labels in the memory give another update: what is stored is really trained on."""
+    source = stream()
+    learners = [teach(make(method), source, last=12) for _ in range(2)]
+    stored = learners[1].store.y  # type: ignore[attr-defined]
+    stored.copy_((stored + 1) % 2)
+    for learner in learners:
+        teach(learner, source, first=12, last=13)
+    same = learners[0].params_sha256() == learners[1].params_sha256()
+    expect(not same, "changing the stored labels changed nothing")
+
+
+def bad_batches_change_nothing(method: Method) -> None:
+    """A batch that is refused leaves the learner as it was."""
+    source = stream()
+    learner = teach(make(method), source, last=12)
+    before = learner.state_sha256()
+    x, y = source.batch(12)
+    refused = [
+        (x.float(), y),
+        (x[:, :, :4], y),
+        (x, y[:-1]),
+        (x, y - 5),
+        (x, y + 0.5),
+        (x[:0], y[:0]),
+    ]
+    for bad_x, bad_y in refused:
+        try:
+            learner.learn(bad_x, bad_y)
+        except InputError:
+            pass
+        else:
+            expect(False, f"learn took x {bad_x.dtype} {tuple(bad_x.shape)}, y {bad_y}")
+    expect(learner.state_sha256() == before, "a refused batch changed the learner")
+
+
+def labels_are_only_names(method: Method) -> None:
+    """Other labels for the same classes give the same parameters, and predictions by those."""
+    source = stream()
+    plain, renamed = make(method), make(method)
+    for index in range(12):
+        x, y = source.batch(index)
+        plain.learn(x, y)
+        renamed.learn(x, 1000 - 7 * y)
+    expect(plain.params_sha256() == renamed.params_sha256(), "the value of a label matters")
+    x = samples(source)
+    expect(torch.equal(renamed.predict(x), 1000 - 7 * plain.predict(x)), "predictions differ")
+
+
+def nobody_tells_the_future(method: Method) -> None:
+    """A stream's beginning gives the same bits whatever comes after it, and whether an evaluation
+    or a plain loop brings it."""
+    whole = dataset(classes=20)
+    groups = [[label, label + 1] for label in range(0, 20, 2)]
+    short = ClassIncremental(whole, tasks=groups[:2], seed=1)
+    longer = ClassIncremental(whole, tasks=groups, seed=1)
+    ends = [teach(make(method), source, last=len(short)) for source in (short, longer)]
+    ends.append(make(method))
+    for _ in evaluate(ends[-1], short):
+        pass
+    found = {end.state_sha256() for end in ends}
+    expect(len(found) == 1, "what is still to come, or the stream object itself, matters")
+
+
+def boundaries_are_inferred(method: Method) -> None:
+    """Without new_task, unseen classes after `gap` batches without any begin a task."""
+    source = stream()
+    learner = make(method, gap=3)
+    for x, y in source:
+        learner.learn(x, y)
+    expect(learner.task == 2, f"{learner.task} boundaries were inferred instead of 2")
+    told = teach(make(method, gap=3), source)
+    expect(told.params_sha256() == learner.params_sha256(), "inferred boundaries act otherwise")
+
+
+def the_head_grows(method: Method) -> None:
+    """More classes than the head was born for: all are learned, and none is lost."""
+    source = stream(classes=20)
+    learner = teach(make(method), source)
+    arrivals = dict.fromkeys(label for _, y in source for label in y.tolist())
+    expect(learner.model.head.capacity == 32, "the head must double from 16 to 32")
+    expect(learner.classes == list(arrivals), "rows must keep their order of arrival")
+    expect(learner.scores(samples(source)).shape[1] == 20, "a class was lost")
+
+
+def spare_rows_stay_at_birth(method: Method) -> None:
+    """Rows that wait for a class are not moved by decay, and a new class starts from its birth."""
+    source = stream()
+    learner = teach(make(method, weight_decay=0.1), source, last=1)
+    spare = learner.model.head.weight[8:].clone()
+    teach(learner, source, first=1)
+    expect(torch.equal(spare, learner.model.head.weight[8:]), "spare rows moved")
+
+
+def a_frozen_head_stays(method: Method) -> None:
+    """`head="frozen"`: rows train in the first task and no row moves after the first boundary."""
+    source = stream()
+    learner = teach(make(method, head="frozen"), source, last=1)
+    born = learner.model.head.weight.clone()
+    teach(learner, source, first=1, last=8)
+    frozen = learner.model.head.weight.clone()
+    expect(not torch.equal(born[:2], frozen[:2]), "the head did not train in the first task")
+    teach(learner, source, first=8)
+    expect(torch.equal(frozen, learner.model.head.weight), "a row moved after the first boundary")
+
+
+def probing_changes_nothing(method: Method) -> None:
+    """A probe watches: not one bit of the learner is different."""
+    source = stream()
+    plain, watched = make(method), make(method)
+    watched.attach(BalanceProbe())
+    for give in batches(source):
+        give(plain)
+        give(watched)
+    expect(plain.state_sha256() == watched.state_sha256(), "the probe disturbed what it measures")
+
+
+def beats_finetuning(method: Method) -> None:
+    """On a stream that fine-tuning forgets, the method is at least 20 points above it."""
+    source = stream()
+    final = []
+    for kind in (Finetune, method):
+        *_, last = evaluate(make(kind, lr=2e-3), source)
+        final.append(last.accuracy)
+    expect(final[1] > final[0] + 20, f"accuracy {final[1]:.1f}, fine-tuning {final[0]:.1f}")

@@ -1,0 +1,64 @@
+"""Small streams and learners for the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from onepass.data import Dataset, load
+from onepass.learner import Learner
+from onepass.streams import ClassIncremental, Stream
+
+CLASSES = 6
+Method = type[Learner]
+
+
+def dataset(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Dataset:
+    return load(
+        "synthetic", classes=classes, train_per_class=40, test_per_class=20, shape=shape, seed=1
+    )
+
+
+def stream(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Stream:
+    """Three tasks of two classes, 24 batches of 10."""
+    return ClassIncremental(dataset(classes, shape), tasks=classes // 2, batch=10, seed=1)
+
+
+def make(method: Method, **settings: Any) -> Learner:
+    """A learner with a memory that fills up on the way, on the host."""
+    small: dict[str, Any] = {"device": "cpu"}
+    if "memory" in method.setting_names():
+        small["memory"] = 80
+    return method(**{**small, **settings})
+
+
+def batches(
+    source: Stream, first: int = 0, last: int | None = None
+) -> Iterator[Callable[..., Any]]:
+    """For each batch of a range a function that gives it to a learner, boundaries included."""
+    for index in range(first, len(source) if last is None else last):
+
+        def give(learner: Learner, index: int = index) -> Any:
+            if source.starts_task(index):
+                learner.new_task()
+            return learner.learn(*source.batch(index))
+
+        yield give
+
+
+def teach(learner: Learner, source: Stream, first: int = 0, last: int | None = None) -> Learner:
+    for give in batches(source, first, last):
+        give(learner)
+    return learner
+
+
+def samples(source: Stream) -> Tensor:
+    return source.dataset.test_x
+
+
+def expect(holds: bool, what: str) -> None:
+    """A check fails with a sentence."""
+    if not holds:
+        raise AssertionError(what)

@@ -1,0 +1,66 @@
+"""The tree itself: nothing registered is forgotten, and no exemption goes uncounted."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import onepass
+from onepass import registry
+from onepass.checks import CHECKS, NEEDS_GPU
+
+ROOT = Path(__file__).parents[1]
+KEYS = ["finetune", "joint", "er", "gsa", "gsa-released"]
+EXEMPT = {
+    "finetune": {"memory_reaches_the_gradient", "beats_finetuning"},
+    "joint": {"memory_reaches_the_gradient", "beats_finetuning"},
+}
+
+
+def method_modules():
+    files = (ROOT / "onepass" / "methods").glob("*.py")
+    return {f"onepass.methods.{file.stem}" for file in files if file.stem != "__init__"}
+
+
+def test_every_method_file_registers_a_method():
+    assert {info.learner.__module__ for info in registry.methods()} == method_modules()
+
+
+def test_the_methods_are_these():
+    assert sorted(info.key for info in registry.methods()) == sorted(KEYS)
+
+
+def test_the_contract_has_at_least_twenty_checks_with_a_sentence_each():
+    assert len(CHECKS) >= 20
+    assert all(check.__doc__ for check in CHECKS.values())
+
+
+@pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
+def test_exemptions_are_those_listed_here_and_have_reasons(info):
+    assert set(info.learner.exempt) == EXEMPT.get(info.key, set())
+    assert all(reason.strip() for reason in info.learner.exempt.values())
+
+
+def test_only_what_compares_devices_needs_a_gpu():
+    assert NEEDS_GPU == ("devices_agree",)
+
+
+def test_the_import_contract_knows_every_method_file():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    independent = next(c for c in contracts if c["type"] == "independence")
+    assert set(independent["modules"]) == method_modules()
+
+
+def test_every_learner_is_public():
+    for info in registry.methods():
+        assert getattr(onepass, info.learner.__name__) is info.learner
+
+
+@pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
+def test_every_preset_names_its_source_and_builds(info):
+    for name, preset in info.learner.presets.items():
+        assert name in ("official", "tuned")
+        assert preset.source.strip()
+        assert preset.settings
+        info.learner.configured(**preset.settings)

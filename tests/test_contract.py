@@ -1,0 +1,19 @@
+"""Every registered method keeps the contract; what it is exempt from must really not hold."""
+
+import pytest
+
+from onepass import registry
+from onepass.checks import CHECKS, exemptions
+
+
+def cases():
+    for info in registry.methods():
+        exempt = exemptions(info.learner)
+        for name in CHECKS:
+            marks = [pytest.mark.xfail(strict=True, reason=exempt[name])] if name in exempt else []
+            yield pytest.param(info.learner, CHECKS[name], id=f"{info.key}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("method", "check"), list(cases()))
+def test_the_method_keeps_the_contract(method, check):
+    check(method)
