@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from onepass import registry
+from onepass import devices, registry
 from onepass.data import DATASETS
 from onepass.errors import InputError, OnepassError, RunError, TrainingError, UnknownNameError
 from onepass.evaluate import Point, Tick
@@ -116,7 +116,7 @@ def run(
             validation=validation,
             every=every,
             prequential=prequential,
-            device=_one_of("--device", device, ("auto", "cpu", "cuda")),
+            device=devices.resolve(device).type,
             threads=threads,
             deterministic=deterministic,
         )
@@ -345,7 +345,7 @@ def predict(
     from onepass.pictures import Unreadable, classify
 
     failed = 0
-    for entry in classify(model, folder, _one_of("--device", device, ("auto", "cpu", "cuda"))):
+    for entry in classify(model, folder, device):
         if isinstance(entry, Unreadable):
             messages.print(f"error: {entry.path} is not a readable image", markup=False)
             failed += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -164,6 +165,7 @@ def execute(
         if progress is None:
             folder.create(_describe(job, stream, learner))
             progress = Progress(Tick(0, 0, 0.0), [])
+        folder.sweep()
         folder.rewrite_events(progress.points)
         _learn(job, stream, learner, folder, progress=progress, checkpoint=checkpoint, watch=watch)
         result = _result(job, stream, learner, folder)
@@ -277,6 +279,8 @@ def computing(job: Job) -> Iterator[None]:
     """Threads and determinism as the job says, put back afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(job.threads)
+    if job.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA asks for
     torch.use_deterministic_algorithms(job.deterministic or strict)
     try:
         yield

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from onepass import files, inputs, optimise
+from onepass import devices, files, inputs, optimise
 from onepass.classbook import ClassBook
 from onepass.errors import CheckpointError, InputError, NotFittedError
 from onepass.nets import Classifier, Head, backbone, feature_count
@@ -257,10 +257,7 @@ class Learner(Configured, ABC):
     # ---- behind the door
 
     def _build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        name = self.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        self.where = torch.device(name)
+        self.where = devices.resolve(self.device)
         self._shape, self._dtype = shape, dtype
         self.generators = {
             "initialisation": generator(self.seed, "initialisation"),

@@ -96,6 +96,11 @@ class RunFolder:
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
         return content, Progress(tick, points)
 
+    def sweep(self) -> None:
+        """Removes what a kill left half-written."""
+        for partial in self.path.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+
     def rewrite_events(self, points: list[Point]) -> None:
         text = "".join(json.dumps(asdict(point)) + "\n" for point in points)
         files.write_atomically(self.events_file, lambda file: file.write(text.encode()))
