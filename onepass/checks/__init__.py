@@ -18,7 +18,7 @@ from types import ModuleType
 
 import torch
 
-from onepass.checks import costing, learning, predicting, repeating
+from onepass.checks import costing, learning, predicting, repeating, tools
 from onepass.errors import UnknownNameError
 from onepass.learner import Learner
 
@@ -60,9 +60,10 @@ def exemptions(method: type[Learner]) -> dict[str, str]:
     return {**dict.fromkeys(NEEDS_GPU, "this machine has no GPU"), **method.exempt}
 
 
-def check_method(method: type[Learner]) -> Outcome:
-    """Runs every check that applies and tells what came of each."""
+def check_method(method: type[Learner], device: str = "cpu") -> Outcome:
+    """Runs every check that applies, on the host or on a GPU, and tells what came of each."""
     outcome = Outcome(exempt=exemptions(method))
+    before = tools.device.set(device)
     for name, check in CHECKS.items():
         if name in outcome.exempt:
             continue
@@ -72,6 +73,7 @@ def check_method(method: type[Learner]) -> Outcome:
             outcome.failed[name] = f"{type(problem).__name__}: {problem}"
         else:
             outcome.passed.append(name)
+    tools.device.reset(before)
     return outcome
 
 

@@ -76,7 +76,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
     data. The optimiser is left out; capture on a GPU decides in the end."""
     source = stream()
     for stop in (1, 12):
-        learner = teach(make(method), source, last=stop)
+        learner = teach(make(method, device="cpu"), source, last=stop)
         x, y = source.batch(stop)
         rows = learner._admit(y)
         mode = FakeTensorMode()
@@ -93,8 +93,8 @@ def devices_agree(method: Method) -> None:
     source = stream()
     x, y = source.batch(0)
     losses = [
-        float(make(method, device=device, augment="none").learn(x, y).loss)
-        for device in ("cpu", "cuda")
+        float(make(method, device=name, augment="none").learn(x, y).loss)
+        for name in ("cpu", "cuda")
     ]
     expect(abs(losses[0] - losses[1]) < 1e-4, f"losses on host and GPU: {losses}")
 

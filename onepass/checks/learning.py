@@ -57,7 +57,7 @@ def vectors_are_learned_like_images(method: Method) -> None:
     source = stream(shape=(64,))
     learner = teach(make(method, lr=5e-3), source, last=8)
     known = source.dataset.test_y < 2
-    right = learner.predict(source.dataset.test_x[known]) == source.dataset.test_y[known]
+    right = learner.predict(source.dataset.test_x[known]).cpu() == source.dataset.test_y[known]
     expect(float(right.float().mean()) > 0.9, "two separable classes of vectors were not learned")
 
 

@@ -46,9 +46,11 @@ def scores_have_a_column_for_each_class(method: Method) -> None:
     learner = make(method)
     for last in (1, 9, 24):
         teach(learner, source, first=learner.steps, last=last)
-        scores = learner.scores(samples(source))
+        scores = learner.scores(samples(source)).cpu()
         expect(scores.shape[1] == len(learner.classes), "there must be one column for each class")
         best = torch.tensor(learner.classes)[scores.argmax(dim=1)]
-        expect(torch.equal(best, learner.predict(samples(source))), "predict is not the argmax")
+        expect(
+            torch.equal(best, learner.predict(samples(source)).cpu()), "predict is not the argmax"
+        )
         known = set(source.dataset.train_y[torch.cat([source.indices(i) for i in range(last)])])
         expect(set(learner.classes) == {int(label) for label in known}, "a class is missing")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from onepass.checks.tools import Method, batches, expect, make, stream, teach
+from onepass.checks.tools import Method, batches, device, expect, make, stream, teach
 from onepass.saved import open_learner
 
 
@@ -55,7 +55,7 @@ def a_saved_learner_goes_on_exactly(method: Method) -> None:
         stopped = teach(make(method), source, last=stop)
         with tempfile.TemporaryDirectory() as folder:
             stopped.save(Path(folder) / "learner.pt")
-            opened = open_learner(Path(folder) / "learner.pt", device="cpu")
+            opened = open_learner(Path(folder) / "learner.pt", device=device.get())
         expect(opened.state_sha256() == stopped.state_sha256(), "opening changed the learner")
         teach(opened, source, first=stop, last=stop + 9)
         expect(opened.state_sha256() == whole.state_sha256(), f"stopping at {stop} was not exact")

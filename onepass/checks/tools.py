@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor
@@ -26,9 +27,12 @@ def stream(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Stream
     return ClassIncremental(dataset(classes, shape), tasks=classes // 2, batch=10, seed=1)
 
 
+device: ContextVar[str] = ContextVar("device", default="cpu")
+
+
 def make(method: Method, **settings: Any) -> Learner:
-    """A learner with a memory that fills up on the way, on the host."""
-    small: dict[str, Any] = {"device": "cpu"}
+    """A learner with a memory that fills up on the way."""
+    small: dict[str, Any] = {"device": device.get()}
     if "memory" in method.setting_names():
         small["memory"] = 80
     return method(**{**small, **settings})
