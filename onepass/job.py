@@ -159,11 +159,12 @@ def execute(
     finished = folder.result()
     if finished is not None:
         return finished
-    with computing(job):
-        stream, learner = job.load()
+    stream, learner = job.load()
+    folder.make()
+    with folder.locked(), computing(job):
         learner, progress = _restore(folder, job, learner)
         if progress is None:
-            folder.create(_describe(job, stream, learner))
+            folder.describe(_describe(job, stream, learner))
             progress = Progress(Tick(0, 0, 0.0), [])
         folder.sweep()
         folder.rewrite_events(progress.points)

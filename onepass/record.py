@@ -11,9 +11,12 @@ folder from which the run can go on.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +47,21 @@ class RunFolder:
         self.checkpoint_file = path / "checkpoint.pt"
         self.result_file = path / "result.json"
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For one process at a time; the lock goes with the process, however it ends."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path} is being run by another process") from None
+            yield
+
     def exists(self) -> bool:
         return self.path.exists()
 
-    def create(self, description: dict[str, Any]) -> None:
-        """Makes the folder and says what the run is; a folder of something else is refused."""
+    def make(self) -> None:
+        """Makes the folder; one that holds something else than a run is refused."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -56,6 +69,9 @@ class RunFolder:
         foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
         if foreign and not self.run_file.exists():
             raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Says what the run is."""
         files.write_json(self.run_file, description)
 
     def description(self) -> dict[str, Any] | None:
