@@ -40,6 +40,10 @@ class Dataset:
                 f"dataset {self.name!r}: train samples have shape {tuple(self.train_x.shape[1:])}, "
                 f"test samples {tuple(self.test_x.shape[1:])}"
             )
+        if self.is_images and self.mean is None:
+            mean, std = channel_statistics(self.train_x)
+            object.__setattr__(self, "mean", mean)
+            object.__setattr__(self, "std", std)
 
     def _check(self, part: str, x: Tensor, y: Tensor) -> None:
         images = x.dtype == torch.uint8 and x.ndim == 4

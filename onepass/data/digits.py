@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from onepass.data.base import Dataset, channel_statistics
+from onepass.data.base import Dataset
 
 
 def digits() -> Dataset:
@@ -17,7 +17,6 @@ def digits() -> Dataset:
     test = torch.zeros(len(y), dtype=torch.bool)
     for label in range(10):
         test[torch.nonzero(y == label).flatten()[4::5]] = True
-    mean, std = channel_statistics(x[~test])
     return Dataset(
         name="digits",
         train_x=x[~test],
@@ -25,6 +24,4 @@ def digits() -> Dataset:
         test_x=x[test],
         test_y=y[test],
         class_names=tuple(str(label) for label in range(10)),
-        mean=mean,
-        std=std,
     )

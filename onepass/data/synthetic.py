@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from onepass.data.base import Dataset, channel_statistics
+from onepass.data.base import Dataset
 from onepass.errors import InputError
 from onepass.seeds import generator
 
@@ -35,7 +35,6 @@ def synthetic(
 
     train_x, train_y = sample(train_per_class)
     test_x, test_y = sample(test_per_class)
-    mean, std = channel_statistics(train_x) if len(shape) == 3 else (None, None)
     return Dataset(
         name="synthetic",
         train_x=train_x,
@@ -43,6 +42,4 @@ def synthetic(
         test_x=test_x,
         test_y=test_y,
         class_names=tuple(f"class{label}" for label in range(classes)),
-        mean=mean,
-        std=std,
     )

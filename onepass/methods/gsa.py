@@ -60,8 +60,11 @@ def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
-    """log v = log(|S-| / S+), from the sums of this task; v = 1 where S+ is 0."""
-    return torch.where(positive == 0, 0.0, torch.log(negative.abs() / positive))
+    """log v = log |S-| - log S+, from the sums of this task; v = 1 where S+ is 0.
+
+    A difference of logarithms, since the quotient overflows where rounding alone makes S+.
+    """
+    return torch.where(positive == 0, 0.0, negative.abs().log() - positive.log())
 
 
 def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:

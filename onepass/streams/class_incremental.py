@@ -10,6 +10,7 @@ import torch
 from onepass.data.base import Dataset
 from onepass.errors import InputError
 from onepass.seeds import generator, permutation
+from onepass.settings import check
 from onepass.streams.base import Stream
 
 ClassOrder = Literal["natural", "shuffled"]
@@ -42,10 +43,10 @@ class ClassIncremental(Stream):
         class_order: ClassOrder = "natural",
         seed: int = 0,
     ) -> None:
+        check("batch", batch, int)
+        check("class_order", class_order, ClassOrder)
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
-        if class_order not in ("natural", "shuffled"):
-            raise InputError(f"class_order must be natural or shuffled, not {class_order!r}")
         groups = _groups(dataset, tasks, class_order, seed)
         source = generator(seed, "stream order")
         parts = []
@@ -66,7 +67,7 @@ def _groups(
     dataset: Dataset, tasks: int | Sequence[Sequence[int]], class_order: ClassOrder, seed: int
 ) -> list[list[int]]:
     if not isinstance(tasks, int):
-        return _checked_groups(dataset, tasks)
+        return _named(dataset, tasks)
     if not 1 <= tasks <= dataset.classes:
         raise InputError(
             f"tasks must lie between 1 and the {dataset.classes} classes of {dataset.name!r}, "
@@ -75,17 +76,24 @@ def _groups(
     order = torch.arange(dataset.classes)
     if class_order == "shuffled":
         order = permutation(dataset.classes, generator(seed, "class order"))
-    return [part.tolist() for part in torch.tensor_split(order, tasks)]
+    return _present(dataset, [part.tolist() for part in torch.tensor_split(order, tasks)])
 
 
-def _checked_groups(dataset: Dataset, tasks: Sequence[Sequence[int]]) -> list[list[int]]:
+def _named(dataset: Dataset, tasks: object) -> list[list[int]]:
+    if not isinstance(tasks, Sequence) or not all(isinstance(one, Sequence) for one in tasks):
+        raise InputError(f"tasks must be a number or a list of groups of classes, not {tasks!r}")
     groups = [list(group) for group in tasks]
     flat = [label for group in groups for label in group]
-    present = set(dataset.train_y.tolist())
     if not groups or not all(groups):
         raise InputError("tasks must name at least one class each")
     if len(set(flat)) != len(flat):
         raise InputError("tasks must be disjoint: a class stands in two of them")
-    if missing := sorted(set(flat) - present):
-        raise InputError(f"tasks name classes that {dataset.name!r} does not have: {missing}")
+    return _present(dataset, groups)
+
+
+def _present(dataset: Dataset, groups: list[list[int]]) -> list[list[int]]:
+    present = set(dataset.train_y.tolist())
+    missing = sorted({label for group in groups for label in group} - present)
+    if missing:
+        raise InputError(f"{dataset.name!r} has no training samples of the classes {missing}")
     return groups
