@@ -39,12 +39,10 @@ def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     [-0.5, -0.5]
     """
     logits = torch.where(seen, output.logits.double(), -torch.inf)
-    gradient = logits.softmax(dim=1)
     own = one_hot(output.y, logits.shape[1])
-    weight = output.weight.unsqueeze(1)
-    positive = (torch.where(own, 0.0, gradient) * weight).sum(dim=0)
-    negative = (torch.where(own, gradient - 1, 0.0) * weight).sum(dim=0)
-    return positive, negative
+    others = torch.where(own, 0.0, logits.softmax(dim=1)) * output.weight.unsqueeze(1)
+    to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
+    return others.sum(dim=0), torch.where(own, -to_own, 0.0).sum(dim=0)
 
 
 class Balance(Part):

@@ -14,7 +14,7 @@ shares, and X^buf its old part:
 
 Decisions where the paper is silent or ambiguous: X^buf is the old part of X^mix, not a draw of its
 own; N is every class first seen since the boundary, not only those of the batch; a stream sample of
-an old class counts as old (T2, T3, not T1); the shares are N_new = floor(mix |N| / |seen| + 1/2),
+an old class counts as old (T2, T3, not T1) and takes a place of X^mix's old part; the shares are N_new = floor(mix |N| / |seen| + 1/2),
 at least 1, with classes counted as seen so far; new samples come from the stream batch in its
 order, then from the memory's current classes (up to `fill`), and a batch that stays short is left
 short; w and v come from the plain softmax over seen classes on the augmented views of the same
@@ -45,12 +45,13 @@ BALANCED_W = 2 / (1 + math.exp(-1))
 
 
 def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
-    """N_new: the nearest whole number (halves upwards) to places |N| / |seen|, at least 1.
+    """N_new: the nearest whole number (halves upwards) to places |N| / |seen|, at least 1 where
+    there is a new class.
 
     >>> [int(share_of_new(20, torch.tensor(10), torch.tensor(10 * t))) for t in (1, 2, 3, 8)]
     [20, 10, 7, 3]
     """
-    return ((2 * places * new + seen) // (2 * seen)).clamp(min=1)
+    return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:

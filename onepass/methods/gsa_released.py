@@ -108,7 +108,7 @@ class GSAReleased(Learner):
         n_new = self.mix * new.sum() // self.seen.sum()
         older = pool(self.store, stream, old, drawn=self.mix)
         batch = mix(older, current, n_old, n_new, self.mix)
-        batch = batch._replace(weight=batch.weight * (self.store.seen > 0))
+        batch = batch._replace(weight=batch.weight * (self.store.size > 0))
 
         first = self.output(self.model(self.views.augmented(self.views(current.x))), current)
         (mixed,) = self.forward(batch, joint=True)

@@ -1,0 +1,361 @@
+"""GSA as released: what the published script computes, step by step."""
+
+import math
+from collections.abc import Iterator
+
+import naive_gsa as naive
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onepass
+from onepass.methods.gsa_released import released_weight
+from onepass.parts import Output
+
+BOUNDARY = "boundary"
+
+
+class Recorder(nn.Module):
+    """Features that are the inputs; the last batches can be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = [*self.seen[-1:], x.detach()]
+        return x.flatten(1)
+
+
+class MirrorBlind(nn.Module):
+    """Features that do not change when an image is mirrored."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x.mean(dim=3), x.square().mean(dim=3)], dim=2).flatten(1)
+
+
+def released(**settings: object) -> onepass.GSAReleased:
+    defaults = {
+        "net": nn.Identity(),
+        "memory": 40,
+        "mix": 12,
+        "current": 5,
+        "optimizer": "sgd",
+        "lr": 0.2,
+        "weight_decay": 0.0,
+        "augment": "none",
+        "device": "cpu",
+        "seed": 4,
+    }
+    return onepass.GSAReleased(**{**defaults, **settings})
+
+
+def vectors(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
+    y = torch.tensor(labels)
+    return torch.randn(len(y), 6, generator=source) + nn.functional.one_hot(y % 6, 6), y
+
+
+def images(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
+    y = torch.tensor(labels)
+    pixels = torch.randint(256, (len(y), 3, 4, 4), generator=source, dtype=torch.uint8)
+    return pixels, y
+
+
+def stream(make=vectors, tasks: int = 3, batches: int = 8, size: int = 10) -> Iterator:
+    """Two classes a task, evenly mixed; every batch of a task shows both."""
+    source = torch.Generator().manual_seed(1)
+    for task in range(tasks):
+        if task:
+            yield BOUNDARY
+        for _ in range(batches):
+            yield make([2 * task, 2 * task + 1] * (size // 2), source)
+
+
+def learned(learner: onepass.Learner, items: Iterator) -> onepass.Learner:
+    for item in items:
+        learner.new_task() if item == BOUNDARY else learner.learn(*item)
+    return learner
+
+
+def as_batch(output: Output) -> naive.Batch:
+    return list(zip(*(part.tolist() for part in output), strict=True))
+
+
+def weighted(batch: naive.Batch, seen: set[int], w: dict[int, float]) -> float:
+    losses = [w[y] * naive.cross_entropy(o, y, seen) for o, y, _ in naive.counted(batch)]
+    return naive.average(losses)
+
+
+# ---- the weight
+
+
+def test_the_weight_has_the_scripts_values():
+    ratio = torch.tensor([0, 0.5, 1, 2, 5], dtype=torch.float64)
+    w = released_weight(torch.ones(5, dtype=torch.float64), -ratio)
+    assert w.tolist() == pytest.approx([0.538, 0.755, 1, 1.462, 1.964], abs=5e-4)
+
+
+def test_the_weight_grows_with_the_ratio_and_so_against_the_papers():
+    ratio = torch.linspace(0, 20, 101, dtype=torch.float64)
+    w = released_weight(torch.ones(101, dtype=torch.float64), -ratio)
+    assert bool((w.diff() > 0).all())
+    assert w[0].item() == pytest.approx(2 / (1 + math.e)) and w[-1].item() < 2
+
+
+def test_the_weight_is_defined_for_classes_without_one_of_the_gradients():
+    positive = torch.tensor([0.0, 0.0, 3.0], dtype=torch.float64)
+    negative = torch.tensor([0.0, -3.0, 0.0], dtype=torch.float64)
+    w = released_weight(positive, negative)
+    assert w.tolist() == pytest.approx([1, 2, 2 / (1 + math.e)])
+
+
+# ---- whole steps
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"memory": 4},
+        {"current": 1},
+        {"warm_up": 0},
+        {"warm_up": 2, "mix": 5},
+        {"mirror": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [vectors, images])
+def test_terms_and_loss_agree_with_the_naive_implementation(make, settings):
+    learner = released(**{"net": nn.Flatten(), "head": "trained", **settings})
+    sums, in_task = naive.Sums(), 0
+    for item in stream(make):
+        if item == BOUNDARY:
+            learner.new_task()
+            in_task = 0
+            continue
+        step = learner.learn(*item)
+        in_task += 1
+        new = set(item[1].tolist())
+        seen = set(range(max(new) + 1))
+        first, mixed = (as_batch(output) for output in step.outputs)
+        sums.add(mixed, seen)
+        warm = in_task <= learner.warm_up
+        w = {c: 1.0 if warm else sums.released_w(c) for c in seen}
+        of_mix = weighted(mixed, seen, w)
+        of_new = weighted(first, new, dict.fromkeys(seen, 1.0))
+        assert step.terms["mix"].item() == pytest.approx(of_mix, rel=1e-5, abs=1e-6)
+        assert step.terms["new"].item() == pytest.approx(of_new, rel=1e-5, abs=1e-6)
+        assert step.loss.item() == pytest.approx(2 * of_mix + of_new, rel=1e-5, abs=1e-6)
+
+
+def test_the_first_five_batches_of_every_task_have_weights_of_one():
+    learner, done = released(), 0
+    for item in stream(tasks=3, batches=7):
+        if item == BOUNDARY:
+            learner.new_task()
+            done = 0
+            continue
+        learner.learn(*item)
+        done += 1
+        ones = learner.weight()[learner.seen] == 1
+        assert bool(ones.all()) if done <= 5 else not bool(ones.any())
+
+
+def test_a_ratio_of_one_for_all_classes_leaves_two_means_of_cross_entropy():
+    items = list(stream(tasks=2))
+    learner = learned(released(), items[:-1])
+    learner.balance.positive.fill_(1e12)
+    learner.balance.negative.fill_(-1e12)
+    step = learner.learn(*items[-1])
+    first, mixed = (as_batch(output) for output in step.outputs)
+    ones = dict.fromkeys(range(4), 1.0)
+    expected = 2 * weighted(mixed, {0, 1, 2, 3}, ones) + weighted(first, {2, 3}, ones)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_first_batch_trains_twenty_images_of_the_stream_and_nothing_else():
+    learner = released(net=Recorder())
+    (x, y), *_ = stream(images)
+    step = learner.learn(x, y)
+    first, mixed = step.outputs
+    assert int(first.weight.sum()) == 20 and int(mixed.weight.sum()) == 0
+    assert step.terms["mix"].item() == 0
+    assert (
+        step.loss.item()
+        == step.terms["new"].item()
+        == pytest.approx(weighted(as_batch(first), {0, 1}, {0: 1.0, 1: 1.0}), rel=1e-5)
+    )
+    trained = learner.model.body.seen[0][first.weight > 0]
+    assert torch.equal(trained, torch.cat([x, x.flip(3)]).float() / 255)
+
+
+def test_from_the_second_batch_on_the_mix_is_trained_too():
+    learner = released()
+    items = list(stream(tasks=1, batches=2))
+    learner.learn(*items[0])
+    step = learner.learn(*items[1])
+    assert int(step.outputs[1].weight.sum()) == 12
+    assert step.terms["mix"].item() > 0
+
+
+def test_with_no_memory_the_mix_is_never_trained():
+    learner = released(memory=0)
+    for item in stream(tasks=1, batches=3):
+        step = learner.learn(*item)
+        assert step.terms["mix"].item() == 0
+        assert step.loss.item() == step.terms["new"].item()
+
+
+def test_the_stream_and_up_to_22_current_samples_make_the_new_batch():
+    learner = released(current=22, memory=500)
+    sizes = [int(learner.learn(*item).outputs[0].weight.sum()) for item in stream(tasks=1)]
+    assert sizes == [10, 20, 30, 32, 32, 32, 32, 32]
+
+
+def test_old_and_new_counts_are_both_truncated():
+    table = [(0, 64), (32, 32), (42, 21), (48, 16), (51, 12)]
+    table += [(53, 10), (54, 9), (56, 8), (56, 7), (57, 6)]
+    learner = released(mix=64, current=22, memory=5000, lr=1e-3)
+    found = []
+    for item in stream(tasks=10, batches=5, size=20):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        _, y, weight = learner.learn(*item).outputs[1]
+        new = learner.new[y]
+        found.append((int(weight[~new].sum()), int(weight[new].sum())))
+    assert found[4::5] == [(0, 42), *table[1:]]  # the first task has 20 + 22 samples to give
+
+
+def test_with_two_classes_a_task_the_mix_has_no_new_ones_from_task_65_on():
+    learner = released(mix=64, memory=5000, lr=1e-3)
+    for item in stream(tasks=65, batches=1, size=4):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        _, y, weight = learner.learn(*item).outputs[1]
+        new = int((weight * learner.new[y]).sum())
+        assert (new == 0) == (learner.task == 0 or learner.task == 64)
+    assert int(weight.sum()) == 63
+
+
+def test_an_old_class_in_the_stream_counts_as_old():
+    items = list(stream(tasks=2))
+    learner = learned(released(), items[:10])
+    x, y = items[10]
+    y[0] = 1
+    first, mixed = learner.learn(x, y).outputs
+    assert set(first.y[first.weight > 0].tolist()) == {2, 3}
+    assert int(first.weight.sum()) == 9 + 5
+    assert mixed.y[0].item() == 1 and mixed.weight[0].item() == 1
+
+
+def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
+    monkeypatch.setattr("onepass.views.crop_grey", lambda pixels, source: pixels + 1)
+    learner = released(net=Recorder(), augment="crop-grey")
+    (x, y), *_ = stream(images)
+    step = learner.learn(x, y)
+    new, mixed = learner.model.body.seen
+    plain = x.float() / 255
+    both = torch.cat([plain, plain.flip(3)])
+    torch.testing.assert_close(new[step.outputs[0].weight > 0], both + 2)
+    assert 1 <= mixed.min() <= mixed.max() <= 2
+
+
+@pytest.mark.parametrize("memory", [0, 40])
+def test_huge_logits_leave_everything_finite(memory):
+    learner = released(memory=memory, lr=1e-9, warm_up=1, head="trained")
+    for item in stream(batches=3):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        step = learner.learn(1e5 * item[0], item[1])
+        assert step.outputs[0].logits.abs().max() > 1e4
+        assert bool(torch.isfinite(step.loss))
+    assert bool(torch.isfinite(learner.model.head.weight).all())
+
+
+# ---- the head
+
+
+def heads(learner: onepass.Learner) -> tuple[Tensor, Tensor]:
+    return learner.model.head.weight.detach().clone(), learner.model.head.bias.detach().clone()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_a_frozen_head_learns_in_the_first_task_and_never_again(optimizer):
+    items = list(stream(tasks=3))
+    learner = released(head="frozen", optimizer=optimizer, weight_decay=1e-2)
+    learner.learn(*items[0])
+    weight, bias = heads(learner)
+    learned(learner, items[1:8])
+    later, later_bias = heads(learner)
+    assert bool((weight[:2] != later[:2]).all()) and bool((bias[:2] != later_bias[:2]).all())
+    assert torch.equal(weight[2:], later[2:])
+    learned(learner, items[8:])
+    for before, after in zip((later, later_bias), heads(learner), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_the_defaults_are_the_scripts():
+    learner = onepass.GSAReleased()
+    assert (learner.head, learner.mirror) == ("frozen", True)
+    assert (learner.mix, learner.current, learner.warm_up) == (64, 22, 5)
+    assert (learner.optimizer, learner.lr, learner.weight_decay) == ("adam", 1e-3, 1e-4)
+
+
+def test_a_trained_head_moves_all_rows_seen_in_the_second_task():
+    items = list(stream(tasks=2))
+    learner = learned(released(head="trained"), items[:8])
+    weight, bias = heads(learner)
+    learned(learner, items[8:])
+    later, later_bias = heads(learner)
+    assert bool((weight[:4] != later[:4]).any(dim=1).all())
+    assert bool((bias[:4] != later_bias[:4]).all())
+    assert torch.equal(weight[4:], later[4:])
+
+
+def test_a_frozen_head_still_trains_the_network_under_it():
+    net = nn.Linear(6, 6)
+    nn.init.eye_(net.weight)
+    nn.init.zeros_(net.bias)
+    items = list(stream(tasks=2))
+    learner = learned(released(net=net), items[:8])
+    before = learner.model.body.weight.detach().clone()
+    learned(learner, items[8:])
+    assert not torch.equal(before, learner.model.body.weight)
+
+
+# ---- mirror images
+
+
+def test_mirroring_changes_nothing_for_a_network_blind_to_it():
+    one, two = released(net=MirrorBlind(), mirror=False), released(net=MirrorBlind(), mirror=True)
+    for item in stream(images):
+        if item == BOUNDARY:
+            one.new_task()
+            two.new_task()
+            continue
+        single, double = one.learn(*item), two.learn(*item)
+        assert len(double.outputs[1].y) == 2 * len(single.outputs[1].y)
+        torch.testing.assert_close(single.loss, double.loss, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(2 * one.balance.positive, two.balance.positive)
+    for before, after in zip(heads(one), heads(two), strict=True):
+        torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-5)
+
+
+def test_mirroring_matters_to_a_network_that_sees_it():
+    items = list(stream(images, tasks=1))
+    losses = [
+        learned(released(net=nn.Flatten(), mirror=mirror), items[:-1]).learn(*items[-1]).loss
+        for mirror in (False, True)
+    ]
+    assert not torch.allclose(*losses)
+
+
+def test_a_step_costs_what_passes_says():
+    learner = released(net=Recorder())
+    for item in stream(images, tasks=1, batches=2):
+        learner.learn(*item)
+        trained = sum(len(batch) for batch in learner.model.body.seen)
+        assert trained == learner.passes(10).trained == 2 * (10 + 5 + 12)

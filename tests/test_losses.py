@@ -1,0 +1,187 @@
+"""The pure functions of logits, against torch's own and against what they mean."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from onepass.losses import cross_entropy, log_likelihood, mean, one_hot
+
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
+
+
+@st.composite
+def scored(draw: st.DrawFn, bound: float = 50.0) -> tuple[Tensor, Tensor]:
+    """Some samples' logits in double precision, and their classes."""
+    samples, classes = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    rows = st.lists(st.floats(-bound, bound), min_size=classes, max_size=classes)
+    logits = draw(st.lists(rows, min_size=samples, max_size=samples))
+    y = draw(st.lists(st.integers(0, classes - 1), min_size=samples, max_size=samples))
+    return torch.tensor(logits, dtype=torch.float64), torch.tensor(y)
+
+
+def masks(classes: int) -> st.SearchStrategy[Tensor]:
+    return st.lists(st.booleans(), min_size=classes, max_size=classes).map(torch.tensor)
+
+
+def everyone(logits: Tensor) -> Tensor:
+    return torch.ones(logits.shape[1], dtype=torch.bool)
+
+
+def a_batch(seed: int = 0, samples: int = 6, classes: int = 5) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(samples, classes, generator=source, dtype=torch.float64)
+    return logits, torch.randint(classes, (samples,), generator=source)
+
+
+@PROPERTY
+@given(scored())
+def test_among_all_classes_it_is_the_log_softmax(batch):
+    logits, y = batch
+    expected = F.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(log_likelihood(logits, y, everyone(logits)), expected)
+
+
+@PROPERTY
+@given(scored(), st.data())
+def test_the_own_class_takes_part_whatever_the_mask_says(batch, data):
+    logits, y = batch
+    among = data.draw(masks(logits.shape[1]))
+    got = log_likelihood(logits, y, among)
+    for k, label in enumerate(y.tolist()):
+        members = [c for c, allowed in enumerate(among.tolist()) if allowed or c == label]
+        expected = F.log_softmax(logits[k, members], dim=0)[members.index(label)]
+        torch.testing.assert_close(got[k], expected)
+
+
+@PROPERTY
+@given(scored(), st.data())
+def test_masks_may_differ_between_samples(batch, data):
+    logits, y = batch
+    each = torch.stack([data.draw(masks(logits.shape[1])) for _ in y])
+    together = log_likelihood(logits, y, each)
+    rows = [log_likelihood(logits[k : k + 1], y[k : k + 1], each[k]) for k in range(len(y))]
+    assert torch.equal(together, torch.cat(rows))
+
+
+@PROPERTY
+@given(scored(), st.floats(-1e3, 1e3))
+def test_a_common_shift_of_the_logits_changes_nothing(batch, shift):
+    logits, y = batch
+    among = everyone(logits)
+    expected = log_likelihood(logits, y, among)
+    torch.testing.assert_close(
+        log_likelihood(logits + shift, y, among), expected, atol=1e-9, rtol=0
+    )
+
+
+def test_a_scale_of_three_is_the_same_class_three_times():
+    logits, _ = a_batch()
+    y = torch.zeros(len(logits), dtype=torch.int64)
+    scale = torch.tensor([1, 1, 3, 1, 1]).log()
+    thrice = torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1)
+    got = log_likelihood(logits, y, everyone(logits), scale)
+    torch.testing.assert_close(got, log_likelihood(thrice, y, everyone(thrice)), rtol=1e-6, atol=0)
+
+
+def test_the_scale_of_the_own_class_is_ignored():
+    logits, y = a_batch()
+    scale = torch.full_like(logits, -math.inf).masked_fill(~one_hot(y, 5), 0.0)
+    plain = log_likelihood(logits, y, everyone(logits))
+    assert torch.equal(log_likelihood(logits, y, everyone(logits), scale), plain)
+
+
+def test_a_scale_of_zero_removes_a_class():
+    logits, y = a_batch()
+    y = y.clamp(max=3)
+    scale = torch.tensor([0, 0, 0, 0, -math.inf])
+    without = torch.tensor([True, True, True, True, False])
+    expected = log_likelihood(logits, y, without)
+    assert torch.equal(log_likelihood(logits, y, everyone(logits), scale), expected)
+
+
+@pytest.mark.parametrize("among", [True, False])
+def test_without_rivals_the_likelihood_is_one_and_nothing_pulls(among):
+    logits, y = a_batch()
+    logits.requires_grad_()
+    mask = torch.full((5,), among)
+    value = log_likelihood(logits, y, mask, torch.full((5,), -math.inf))
+    value.sum().backward()
+    assert value.tolist() == [0.0] * len(y)
+    assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
+
+
+@PROPERTY
+@given(scored(bound=1e4), st.data())
+def test_it_is_finite_and_never_positive_at_logits_of_ten_thousand(batch, data):
+    double, y = batch
+    logits = double.float().requires_grad_()
+    among = data.draw(masks(logits.shape[1]))
+    scale = torch.where(data.draw(masks(logits.shape[1])), 0.0, -math.inf)
+    value = log_likelihood(logits, y, among, scale)
+    value.sum().backward()
+    assert bool(torch.isfinite(value).all()) and bool((value <= 0).all())
+    assert bool(torch.isfinite(logits.grad).all())
+
+
+def test_its_gradient_is_one_hot_less_softmax():
+    logits, y = a_batch()
+    logits.requires_grad_()
+    log_likelihood(logits, y, everyone(logits)).sum().backward()
+    expected = F.one_hot(y, 5) - logits.detach().softmax(dim=1)
+    torch.testing.assert_close(logits.grad, expected)
+
+
+@pytest.mark.parametrize("scale", [None, [0.0, 0.7, -math.inf, -1.2, 2.0]])
+def test_its_gradient_agrees_with_finite_differences(scale):
+    logits, y = a_batch()
+    among = torch.tensor([True, False, True, True, True])
+    log_scale = None if scale is None else torch.tensor(scale, dtype=torch.float64)
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda o: log_likelihood(o, y, among, log_scale), logits)
+
+
+@PROPERTY
+@given(scored(), st.data())
+def test_the_mean_is_over_what_has_weight(batch, data):
+    logits, y = batch
+    weight = data.draw(masks(len(y))).double()
+    values = -log_likelihood(logits, y, everyone(logits))
+    kept = values[weight > 0]
+    expected = kept.mean() if len(kept) else torch.tensor(0.0, dtype=torch.float64)
+    torch.testing.assert_close(mean(values, weight), expected)
+
+
+def test_the_mean_of_nothing_is_zero_and_pulls_nowhere():
+    values = torch.tensor([3.0, -1e4], requires_grad=True)
+    result = mean(values, torch.zeros(2))
+    result.backward()
+    assert result.item() == 0
+    assert values.grad.tolist() == [0, 0]
+
+
+def test_padding_gets_no_gradient():
+    logits, y = a_batch()
+    logits.requires_grad_()
+    weight = torch.tensor([1, 0, 1, 1, 0, 1.0])
+    cross_entropy(logits, y, weight, everyone(logits)).backward()
+    silent = (logits.grad == 0).all(dim=1)
+    assert silent.tolist() == (weight == 0).tolist()
+
+
+@PROPERTY
+@given(scored())
+def test_cross_entropy_among_all_classes_is_torchs(batch):
+    logits, y = batch
+    weight = torch.ones(len(y), dtype=torch.float64)
+    got = cross_entropy(logits, y, weight, everyone(logits))
+    torch.testing.assert_close(got, F.cross_entropy(logits, y))
+
+
+def test_one_hot_marks_the_own_class():
+    y = torch.tensor([2, 0, 1, 2])
+    assert torch.equal(one_hot(y, 4), F.one_hot(y, 4).bool())
