@@ -28,6 +28,10 @@ class NotFittedError(OnepassError, ValueError, AttributeError):
     """A prediction was asked of a learner that has seen no batch."""
 
 
+class DataError(OnepassError):
+    """A dataset that is missing, incomplete or damaged."""
+
+
 class CheckpointError(OnepassError):
     """A file that is no checkpoint of ours, or not of this method or version."""
 

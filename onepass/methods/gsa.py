@@ -12,15 +12,19 @@ shares, and X^buf its old part:
                          log e^{o_y} / (sum_{c in N} v_c e^{o_c} + e^{o_y})     for y in O
     L  = T1 + T2 + T3,   w_c = 2 / (1 + exp A-PN(c)),   v_c = -1 / PN(t, c)
 
-Decisions where the paper is silent or ambiguous: X^buf is the old part of X^mix, not a draw of its
-own; N is every class first seen since the boundary, not only those of the batch; a stream sample of
-an old class counts as old (T2, T3, not T1) and takes a place of X^mix's old part; the shares are N_new = floor(mix |N| / |seen| + 1/2),
-at least 1, with classes counted as seen so far; new samples come from the stream batch in its
-order, then from the memory's current classes (up to `fill`), and a batch that stays short is left
-short; w and v come from the plain softmax over seen classes on the augmented views of the same
-forward, and no gradient flows through them; an undefined rate gives v = 1 and the balanced
-w = 2 / (1 + 1/e); A-PN uses raw sums (see `balance`); v is not bounded. In the first task O is
-empty and L is T1: cross-entropy on the stream, without replay.
+Decisions where the paper is silent or ambiguous:
+
+- X^buf is the old part of X^mix, not a draw of its own.
+- N is every class first seen since the boundary, not only those of the batch. A stream sample of an
+  old class counts as old (T2 and T3, not T1) and takes a place in X^mix's old part.
+- Shares: N_new = floor(mix |N| / |seen| + 1/2), at least 1, with classes counted as seen so far.
+- New samples of X^mix come from the stream batch in its order, then from the memory's current
+  classes (up to `fill`); a batch that stays short is left short.
+- The rates come from the plain softmax over seen classes on the augmented views of the same
+  forward; no gradient flows through w or v, and v is not bounded.
+- An undefined rate gives v = 1 and the balanced w = 2 / (1 + 1/e). A-PN uses raw sums.
+- In the first task O is empty and L is T1: cross-entropy on the stream, without replay.
+
 Departures from the released code: see `gsa_released`, which computes what that code computes.
 Cost: batch + mix images, forward and backward. Kept: raw sample and label.
 """
