@@ -12,6 +12,7 @@
 from onepass.data import Dataset, load
 from onepass.errors import (
     CheckpointError,
+    DataError,
     InputError,
     NotFittedError,
     OnepassError,
@@ -23,21 +24,24 @@ from onepass.learner import Learner
 from onepass.methods import ER, GSA, Finetune, GSAReleased, Joint
 from onepass.probes import BalanceProbe
 from onepass.saved import open_learner as open
-from onepass.streams import ClassIncremental, Stream
+from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
 from onepass.version import __version__
 
 __all__ = [
     "ER",
     "GSA",
     "BalanceProbe",
+    "Blurry",
     "CheckpointError",
     "ClassIncremental",
+    "DataError",
     "Dataset",
     "Finetune",
     "GSAReleased",
     "InputError",
     "Joint",
     "Learner",
+    "LongTail",
     "NotFittedError",
     "OnepassError",
     "Stream",

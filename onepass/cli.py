@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from onepass import devices, registry
-from onepass.data import DATASETS
+from onepass.data.catalogue import CATALOGUE
+from onepass.data.load import EMBEDDED
 from onepass.errors import InputError, OnepassError, RunError, TrainingError, UnknownNameError
 from onepass.evaluate import Point, Tick
 from onepass.job import Job, execute, report
@@ -264,7 +265,19 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    return [{"dataset": name, "what": _summary(loader)} for name, loader in DATASETS.items()]
+    embedded = [
+        {"dataset": name, "classes": 10, "what": _summary(load)} for name, load in EMBEDDED.items()
+    ]
+    published = [
+        {
+            "dataset": entry.name,
+            "classes": len(entry.train),
+            "what": f"{sum(entry.train)} + {sum(entry.test)} images of {entry.shape[1]}x"
+            f"{entry.shape[2]}; onepass data check {entry.name} says whether it is here",
+        }
+        for entry in CATALOGUE.values()
+    ]
+    return embedded + published
 
 
 def _streams() -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ def walk(
             hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
             tried += len(y)
         began = time.perf_counter()
-        if stream.starts_task(index):
+        if stream.boundaries and stream.starts_task(index):
             learner.new_task()
         step = learner.learn(x, y)
         done, task = index + 1, stream.task_of(index)

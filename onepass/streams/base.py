@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from onepass.data.base import Dataset
+from onepass.errors import InputError
+from onepass.settings import check
 
 
 class Stream:
@@ -20,6 +22,10 @@ class Stream:
         One tensor of training indices per task, in the order in which they arrive.
     tasks
         The classes that each task brings.
+    boundaries
+        Whether the learner is told where a task begins; if not, it has to find out.
+    spec
+        What else the stream was made from, for the record.
     """
 
     def __init__(
@@ -28,11 +34,16 @@ class Stream:
         parts: Sequence[Tensor],
         tasks: Sequence[Sequence[int]],
         batch: int,
-        spec: dict[str, object],
+        boundaries: bool = True,
+        **spec: object,
     ) -> None:
+        check("batch", batch, int)
+        if batch < 1:
+            raise InputError(f"batch must be at least 1, not {batch}")
         self.dataset = dataset
         self.tasks = [tuple(group) for group in tasks]
-        self.spec = spec
+        self.boundaries = boundaries
+        self.spec = {"tasks": self.tasks, "batch": batch, "boundaries": boundaries, **spec}
         pieces = [torch.split(part, batch) for part in parts]
         self._batches = [piece for part in pieces for piece in part]
         self._task_of = [task for task, part in enumerate(pieces) for _ in part]

@@ -1,0 +1,182 @@
+"""Decoded once, then mapped: uint8 arrays beside a fingerprint of where they came from."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onepass.data.files import Array, Part, Report, Source
+from onepass.errors import DataError
+
+FORMAT = 1
+ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+log = logging.getLogger("onepass")
+
+
+class Arrays(NamedTuple):
+    """The images are mapped from the disk, not read."""
+
+    class_names: tuple[str, ...]
+    train_x: Array
+    train_y: Array
+    test_x: Array
+    test_y: Array
+
+
+def cache_root() -> Path:
+    """`ONEPASS_CACHE`, or the user's cache folder."""
+    if "ONEPASS_CACHE" in os.environ:
+        return Path(os.environ["ONEPASS_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "onepass"
+
+
+def entry(name: str, identity: str) -> Path:
+    """The folder of one source; `identity` tells sources of one name apart."""
+    return cache_root() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+def cached(folder: Path, fingerprint: str, read: Callable[[], Source]) -> Arrays:
+    """The arrays of a source: mapped if they are there and whole, decoded anew if they are not, or
+    if the source has changed since."""
+    with _locked(folder):
+        found = opened(folder)
+        if found is not None and _meta(folder)["fingerprint"] == fingerprint:
+            return found
+        if found is not None:
+            log.warning("the files behind %s have changed; decoding them again", folder)
+        _build(folder, fingerprint, read())
+        built = opened(folder)
+    if built is None:
+        raise DataError(f"{folder} was damaged while it was being written")
+    return built
+
+
+def opened(folder: Path) -> Arrays | None:
+    """The arrays in a folder, if it holds all of them as they were written."""
+    if not folder.is_dir():
+        return None
+    if problem := damage(folder):
+        log.warning("%s; decoding it again", problem)
+        return None
+    mapped = [np.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS]
+    return Arrays(tuple(_meta(folder)["class_names"]), *mapped)
+
+
+def damage(folder: Path, *, thorough: bool = False) -> str | None:
+    """What is wrong with a cached dataset. Contents are compared if size or time of writing are not
+    those recorded, or always if `thorough`."""
+    try:
+        recorded = _meta(folder)["files"]
+    except (OSError, ValueError, KeyError):
+        return f"{folder / 'meta.json'} is missing or damaged"
+    for name in ARRAYS:
+        path = folder / f"{name}.npy"
+        if not path.is_file():
+            return f"{path} is missing"
+        stat, wanted = path.stat(), recorded[name]
+        touched = stat.st_mtime_ns != wanted["written"]
+        if stat.st_size != wanted["size"]:
+            return f"{path} is damaged: {stat.st_size} bytes instead of {wanted['size']}"
+        if (touched or thorough) and checksum(path) != wanted["sha256"]:
+            return f"{path} is damaged: its checksum is not the one recorded"
+    return None
+
+
+def checksum(path: Path, kind: str = "sha256") -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def _meta(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "meta.json").read_text())
+    if content["format"] != FORMAT:
+        raise ValueError("another format")
+    return content
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two processes that want the same dataset decode it once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(folder: Path, fingerprint: str, source: Source) -> None:
+    """In a folder beside, renamed when whole: a kill half-way leaves nothing that counts."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        count = len(source.train.labels) + len(source.test.labels)
+        with _progress(f"decoding {folder.name}", count) as report:
+            for name, part in (("train", source.train), ("test", source.test)):
+                _write(partial, name, part, report)
+        _describe(partial, fingerprint, source)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _write(folder: Path, name: str, part: Part, report: Report) -> None:
+    shape = (len(part.labels), *part.shape)
+    path = folder / f"{name}_x.npy"
+    with path.open("wb") as file:  # takes the room on the disk first: a mapping cannot say "full"
+        np.lib.format.write_array_header_2_0(
+            file, {"descr": "|u1", "fortran_order": False, "shape": shape}
+        )
+        os.posix_fallocate(file.fileno(), file.tell(), int(np.prod(shape)))
+    images = np.load(path, mmap_mode="r+")
+    part.fill(images, report)
+    images.flush()
+    np.save(folder / f"{name}_y.npy", part.labels)
+
+
+def _describe(folder: Path, fingerprint: str, source: Source) -> None:
+    files = {}
+    for name in ARRAYS:
+        path = folder / f"{name}.npy"
+        stat = path.stat()
+        files[name] = {
+            "size": stat.st_size,
+            "written": stat.st_mtime_ns,
+            "sha256": checksum(path),
+        }
+    meta = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "class_names": list(source.class_names),
+        "files": files,
+    }
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2))
+
+
+def _progress(what: str, total: int) -> Any:
+    """A bar on standard error; without rich, none."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        return nullcontext(lambda done: None)
+    return _bar(Progress(console=Console(stderr=True)), what, total)
+
+
+@contextmanager
+def _bar(bars: Any, what: str, total: int) -> Iterator[Report]:
+    with bars:
+        bar = bars.add_task(what, total=total)
+        yield lambda done: bars.advance(bar, done)

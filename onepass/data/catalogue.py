@@ -1,0 +1,155 @@
+"""The datasets of the paper: where their files may lie, how to read them, what they must hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from onepass.data import cifar, folders, idx, tiny_imagenet
+from onepass.data.files import Source
+from onepass.errors import DataError
+
+MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
+CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One form in which the files come."""
+
+    form: str
+    present: Callable[[Path], bool]
+    read: Callable[[Path], Source]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset by name. `mean` and `std` are those of the paper's protocol, which normalises both
+    CIFARs by the constants of CIFAR10; `md5` are published checksums of the files."""
+
+    name: str
+    shape: tuple[int, int, int]
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    tasks: int
+    places: tuple[str, ...]
+    readers: tuple[Reader, ...]
+    hub: str
+    md5: dict[str, str]
+
+    def find(self, root: Path) -> tuple[Path, Reader] | None:
+        """The first place below the root where one of the readers finds its files."""
+        for place in self.places:
+            for reader in self.readers:
+                if reader.present(root / place):
+                    return root / place, reader
+        return None
+
+    def missing(self, root: Path) -> DataError:
+        return DataError(
+            f"dataset {self.name!r} is not below {root.resolve()}: put its files into "
+            f"{' or '.join(self.places[:2])} there (--data-root or ONEPASS_DATA say where), or "
+            f"download it: pip install 'onepass[hub]', then onepass data cache {self.name} "
+            "--download"
+        )
+
+
+def data_root(chosen: str | Path | None) -> Path:
+    """Where datasets lie: as given, else `ONEPASS_DATA`, else the folder data."""
+    return Path(chosen or os.environ.get("ONEPASS_DATA") or "data")
+
+
+IDX = Reader("idx files", idx.present, idx.read)
+GREY_FOLDERS = Reader("class folders", folders.present, partial(folders.read, channels=1))
+FOLDERS = Reader("class folders", folders.present, partial(folders.read, channels=3))
+
+
+def _cifar(name: str) -> Reader:
+    return Reader(
+        "python batches", partial(cifar.present, name=name), partial(cifar.read, name=name)
+    )
+
+
+ENTRIES = (
+    Entry(
+        name="mnist",
+        shape=(1, 28, 28),
+        train=MNIST_TRAIN,
+        test=MNIST_TEST,
+        mean=(0.1307,),
+        std=(0.3081,),
+        tasks=5,
+        places=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
+        readers=(IDX, GREY_FOLDERS),
+        hub="ylecun/mnist",
+        md5={
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    Entry(
+        name="cifar10",
+        shape=(3, 32, 32),
+        train=(5000,) * 10,
+        test=(1000,) * 10,
+        mean=CIFAR10_MEAN,
+        std=CIFAR10_STD,
+        tasks=5,
+        places=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
+        readers=(_cifar("cifar10"), FOLDERS),
+        hub="uoft-cs/cifar10",
+        md5={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+        },
+    ),
+    Entry(
+        name="cifar100",
+        shape=(3, 32, 32),
+        train=(500,) * 100,
+        test=(100,) * 100,
+        mean=CIFAR10_MEAN,
+        std=CIFAR10_STD,
+        tasks=10,
+        places=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
+        readers=(_cifar("cifar100"), FOLDERS),
+        hub="uoft-cs/cifar100",
+        md5={
+            "train": "16019d7e3df5f24257cddd939b257f8d",
+            "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        },
+    ),
+    Entry(
+        name="tiny-imagenet",
+        shape=(3, 64, 64),
+        train=(500,) * 200,
+        test=(50,) * 200,
+        mean=(0.4802, 0.4480, 0.3975),
+        std=(0.2770, 0.2691, 0.2821),
+        tasks=100,
+        places=(
+            "tiny-imagenet",
+            "tiny-imagenet-200",
+            "tiny-imagenet/tiny-imagenet-200",
+            "tiny-imagenet-200.zip",
+            "tiny-imagenet/tiny-imagenet-200.zip",
+        ),
+        readers=(Reader("as distributed", tiny_imagenet.present, tiny_imagenet.read),),
+        hub="zh-plus/tiny-imagenet",
+        md5={"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
+    ),
+)
+CATALOGUE = {entry.name: entry for entry in ENTRIES}

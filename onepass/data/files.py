@@ -1,0 +1,118 @@
+"""What every reader of image files shares: sources, fingerprints, decoding."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from onepass.errors import DataError
+
+Array = np.ndarray[Any, Any]
+Report = Callable[[int], None]
+BLOCK = 256
+
+
+class Part(NamedTuple):
+    """The training or test images of a source: their labels, and how to write their pixels into
+    an array (n, channels, height, width), reporting how many are done."""
+
+    shape: tuple[int, int, int]
+    labels: Array
+    fill: Callable[[Array, Report], None]
+
+
+class Source(NamedTuple):
+    """Images on disk whose labels are known and whose pixels are not yet decoded."""
+
+    class_names: tuple[str, ...]
+    train: Part
+    test: Part
+
+
+def fingerprint(path: Path) -> str:
+    """Changes when a file is added, removed, renamed, resized or written; reads no contents."""
+    digest = hashlib.sha256()
+    for name, size, written in sorted(_files(path, "")):
+        digest.update(f"{name}\0{size}\0{written}\n".encode())
+    return digest.hexdigest()
+
+
+def _files(path: Path | str, below: str) -> Iterator[tuple[str, int, int]]:
+    if os.path.isfile(path):  # noqa: PTH113 (a hundred thousand Path objects take seconds)
+        stat = os.stat(path)  # noqa: PTH116
+        yield below, stat.st_size, stat.st_mtime_ns
+        return
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            name = f"{below}/{entry.name}"
+            if entry.is_dir():
+                yield from _files(entry.path, name)
+            else:
+                stat = entry.stat()
+                yield name, stat.st_size, stat.st_mtime_ns
+
+
+def decoded(
+    names: Sequence[str],
+    labels: Sequence[int],
+    shape: tuple[int, int, int],
+    read: Callable[[str], bytes],
+    *,
+    resize: bool = False,
+) -> Part:
+    """A part whose images are encoded files; all cores decode."""
+
+    def fill(array: Array, report: Report) -> None:
+        def block(first: int) -> int:
+            for index in range(first, min(first + BLOCK, len(names))):
+                array[index] = decode(read(names[index]), names[index], shape, resize=resize)
+            return min(BLOCK, len(names) - first)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            try:
+                for done in pool.map(block, range(0, len(names), BLOCK)):
+                    report(done)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    return Part(shape, np.asarray(labels, dtype=np.int64), fill)
+
+
+def copied(images: Array, labels: Array) -> Part:
+    """A part whose pixels are in memory already."""
+
+    def fill(array: Array, report: Report) -> None:
+        array[:] = images
+        report(len(images))
+
+    channels, height, width = images.shape[1:]
+    return Part((channels, height, width), labels.astype(np.int64), fill)
+
+
+def decode(
+    content: bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False
+) -> Array:
+    """One image as (channels, height, width); what cannot be decoded is named."""
+    channels, height, width = shape
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            converted = picture.convert("L" if channels == 1 else "RGB")
+    except (OSError, SyntaxError, ValueError) as problem:
+        raise DataError(f"{name} is not a whole image: {problem}") from None
+    if converted.size != (width, height):
+        if not resize:
+            found = f"{converted.size[0]}x{converted.size[1]}"
+            raise DataError(f"{name} is {found}, but images must be {width}x{height}")
+        converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1)

@@ -1,0 +1,119 @@
+"""Images in one folder per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from onepass.data.files import Part, Source, decoded
+from onepass.errors import DataError, InputError
+from onepass.seeds import generator, permutation
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+TEST_NAMES = ("test", "val", "valid", "validation")
+Files = tuple[list[str], list[int]]
+
+
+def present(folder: Path) -> bool:
+    return (folder / "train").is_dir() and test_folder(folder) is not None
+
+
+def test_folder(folder: Path) -> Path | None:
+    return next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
+
+
+def read(
+    folder: Path,
+    *,
+    image_size: int | None = None,
+    test_fraction: float | None = None,
+    channels: int | None = None,
+) -> Source:
+    """`train/<class>/*` and `test/<class>/*`; or, with a test fraction, `<class>/*` alone, of which
+    that part is held out per class."""
+    if present(folder):
+        if test_fraction is not None:
+            raise InputError(f"{folder} has a test folder: a test fraction is not needed")
+        held = test_folder(folder)
+        assert held is not None
+        classes = class_names(folder / "train")
+        train, test = listed(folder / "train", classes), listed(held, classes)
+        if strange := sorted(set(class_names(held)) - set(classes)):
+            raise DataError(f"{held} has the class {strange[0]!r}, which train does not have")
+    elif test_fraction is not None:
+        classes = class_names(folder)
+        train, test = _split(*listed(folder, classes), test_fraction)
+    else:
+        raise DataError(
+            f"{folder} has no train and test folders; for one folder of classes give a test "
+            "fraction (--test-fraction 0.2)"
+        )
+    shape = _shape(train[0], image_size, channels)
+    resize = image_size is not None
+    return Source(tuple(classes), _part(train, shape, resize), _part(test, shape, resize))
+
+
+def class_names(folder: Path) -> list[str]:
+    """The sorted names of the folders in a folder, no two of them the same but for case."""
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    names = [name for name in names if not name.startswith(".")]
+    if not names:
+        raise DataError(f"{folder} has no folders of classes")
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.strip().casefold(), name)
+        if other != name:
+            raise DataError(f"{folder} has two classes of one name: {other!r} and {name!r}")
+    return names
+
+
+def listed(folder: Path, classes: Sequence[str]) -> Files:
+    """Every image of every class, in order; a class without any is an error."""
+    files: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        found = images_in(folder / name)
+        if not found:
+            raise DataError(f"{folder} has no images of the class {name!r}")
+        files += found
+        labels += [label] * len(found)
+    return files, labels
+
+
+def images_in(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+
+
+def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
+    if not 0 < fraction < 1:
+        raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
+    source = generator(0, "test fraction")
+    targets, held = np.asarray(labels), np.zeros(len(labels), dtype=bool)
+    for label in np.unique(targets):
+        index = np.flatnonzero(targets == label)
+        if len(index) < 2:
+            raise DataError(f"{Path(files[index[0]]).parent} has one image, which cannot be split")
+        count = min(max(1, round(len(index) * fraction)), len(index) - 1)
+        held[index[permutation(len(index), source).numpy()[:count]]] = True
+    parts = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
+    return parts[0], parts[1]
+
+
+def _shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
+    """That of the first image, unless a size is asked for; in colour unless it is greyscale."""
+    try:
+        with Image.open(files[0]) as picture:
+            width, height = picture.size
+            depth = channels or (1 if picture.mode in ("L", "1", "LA", "I;16") else 3)
+    except (OSError, SyntaxError) as problem:
+        raise DataError(f"{files[0]} is not a whole image: {problem}") from None
+    return (depth, size, size) if size is not None else (depth, height, width)
+
+
+def _part(files: Files, shape: tuple[int, int, int], resize: bool) -> Part:
+    return decoded(*files, shape, lambda name: Path(name).read_bytes(), resize=resize)

@@ -1,0 +1,68 @@
+"""Datasets by download, through Hugging Face `datasets` (the extra `hub`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onepass.data.files import Part, Source, decoded
+from onepass.errors import DataError
+
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label")
+TEST_SPLITS = ("test", "valid", "validation")
+
+
+class Download(NamedTuple):
+    """A downloaded dataset, and what tells its versions apart."""
+
+    source: Source
+    fingerprint: str
+
+
+def download(repository: str | Path, shape: tuple[int, int, int]) -> Download:
+    """The dataset of a repository's name, or of a folder of parquet files of the same columns."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataError("downloading needs the extra hub: pip install 'onepass[hub]'") from None
+    try:
+        parts = datasets.load_dataset(str(repository))
+    except Exception as problem:  # network, permissions, formats: all of them its own kinds
+        raise DataError(f"{repository} could not be downloaded: {problem}") from None
+    test = next((name for name in TEST_SPLITS if name in parts), None)
+    if "train" not in parts or test is None:
+        raise DataError(f"{repository} has the parts {sorted(parts)}, not train and test")
+    names = _class_names(parts["train"], repository)
+    train, held = (_part(parts[name], shape, repository) for name in ("train", test))
+    fingerprint = f"{repository} {parts['train']._fingerprint} {parts[test]._fingerprint}"
+    return Download(Source(names, train, held), fingerprint)
+
+
+def _column(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:
+    found = next((name for name in names if name in rows.column_names), None)
+    if found is None:
+        raise DataError(f"{repository} has the columns {rows.column_names}, none of {names}")
+    return found
+
+
+def _class_names(rows: Any, repository: str | Path) -> tuple[str, ...]:
+    label = _column(rows, LABEL_COLUMNS, repository)
+    names = getattr(rows.features[label], "names", None)
+    if names is None:
+        return tuple(str(value) for value in sorted(set(rows[label])))
+    return tuple(names)
+
+
+def _part(rows: Any, shape: tuple[int, int, int], repository: str | Path) -> Part:
+    from datasets import Image
+
+    image = _column(rows, IMAGE_COLUMNS, repository)
+    encoded = rows.cast_column(image, Image(decode=False))
+    names = [str(index) for index in range(len(rows))]
+
+    def read(name: str) -> bytes:
+        content: bytes = encoded[int(name)][image]["bytes"]
+        return content
+
+    return decoded(names, list(rows[_column(rows, LABEL_COLUMNS, repository)]), shape, read)

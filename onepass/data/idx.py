@@ -1,0 +1,61 @@
+"""MNIST as distributed: four idx files, compressed or not."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from onepass.data.files import Array, Part, Source, copied
+from onepass.errors import DataError
+
+PARTS = {"train": "train", "test": "t10k"}
+UNSIGNED_BYTES = 0x08
+
+
+def find(folder: Path, part: str, kind: str, dimensions: int) -> Path | None:
+    """The file under the names in use: with a dash or a dot, compressed or not."""
+    stem = f"{PARTS[part]}-{kind}"
+    names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def present(folder: Path) -> bool:
+    return find(folder, "train", "images", 3) is not None
+
+
+def read(folder: Path) -> Source:
+    """Labels and images of both parts; the digits are the classes."""
+    return Source(tuple(map(str, range(10))), _part(folder, "train"), _part(folder, "test"))
+
+
+def _part(folder: Path, part: str) -> Part:
+    arrays = []
+    for kind, dimensions in (("images", 3), ("labels", 1)):
+        path = find(folder, part, kind, dimensions)
+        if path is None:
+            missing = f"{PARTS[part]}-{kind}-idx{dimensions}-ubyte(.gz)"
+            raise DataError(f"{folder} has no {missing}")
+        arrays.append(array(path, dimensions))
+    images, labels = arrays
+    if len(images) != len(labels):
+        raise DataError(f"{folder}: {len(images)} {part} images, but {len(labels)} labels")
+    return copied(images[:, None], labels)
+
+
+def array(path: Path, dimensions: int) -> Array:
+    """An idx file: magic number 0, 0, type, dimensions; sizes, big-endian; then the bytes."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as problem:
+        raise DataError(f"{path} cannot be decompressed: {problem}") from None
+    if content[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]):
+        raise DataError(f"{path} is no idx file of {dimensions} dimensions: wrong magic number")
+    header = 4 + 4 * dimensions
+    sizes = np.frombuffer(content[4:header], dtype=">u4")
+    if len(sizes) != dimensions or len(content) - header != math.prod(map(int, sizes)):
+        raise DataError(f"{path} is truncated, or longer than it says: {len(content)} bytes")
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape([int(n) for n in sizes])

@@ -1,0 +1,157 @@
+"""A dataset by its name, or by the path of your own files."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onepass.data import arrays, cache, folders, hub
+from onepass.data.base import Dataset
+from onepass.data.catalogue import CATALOGUE, Entry, data_root
+from onepass.data.digits import digits
+from onepass.data.files import fingerprint
+from onepass.data.synthetic import synthetic
+from onepass.errors import DataError, InputError, UnknownNameError
+
+EMBEDDED: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
+log = logging.getLogger("onepass")
+
+
+def load(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    image_size: int | None = None,
+    test_fraction: float | None = None,
+    **options: Any,
+) -> Dataset:
+    """The dataset of that name, or the images or arrays at that path.
+
+    Parameters
+    ----------
+    name
+        `digits` and `synthetic` need no files; `mnist`, `cifar10`, `cifar100`, `tiny-imagenet` are
+        found below `root` (or `ONEPASS_DATA`, or the folder data). Anything with a slash, or that
+        ends in .npz, is a path: a folder `train/<class>/*` and `test/<class>/*`, one folder of
+        classes with a `test_fraction`, or a .npz of images or vectors.
+    image_size
+        To which your own images are scaled; they must be of one size without it.
+
+    >>> load("digits").train_x.shape
+    torch.Size([1442, 1, 8, 8])
+    >>> load("digit")
+    Traceback (most recent call last):
+    ...
+    onepass.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
+cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
+    """
+    own = {"image_size": image_size, "test_fraction": test_fraction}
+    if is_path(name):
+        _refuse(name, options)
+        return _own(Path(name), image_size, test_fraction)
+    for key, value in own.items():
+        if value is not None:
+            raise InputError(f"{key} is for your own files, not for {name!r}")
+    if name in EMBEDDED:
+        _refuse(name, options, EMBEDDED[name])
+        return EMBEDDED[name](**options)
+    if name not in CATALOGUE:
+        raise UnknownNameError("dataset", name, names())
+    _refuse(name, options)
+    return _published(CATALOGUE[name], data_root(root))
+
+
+def names() -> list[str]:
+    return [*EMBEDDED, *CATALOGUE]
+
+
+def is_path(name: str) -> bool:
+    return "/" in name or name.endswith(".npz") or name in (".", "..")
+
+
+def _refuse(
+    name: str, options: dict[str, Any], loader: Callable[..., Dataset] | None = None
+) -> None:
+    valid = list(inspect.signature(loader).parameters) if loader else []
+    for key in options:
+        if key not in valid:
+            raise UnknownNameError(f"option of dataset {name!r}", key, valid)
+
+
+def _published(entry: Entry, root: Path) -> Dataset:
+    found = entry.find(root)
+    if found is None:
+        downloaded = cache.opened(cache.entry(entry.name, "download"))
+        if downloaded is None:
+            raise entry.missing(root)
+        return _dataset(entry.name, downloaded, entry)
+    path, reader = found
+    folder = cache.entry(entry.name, str(path.resolve()))
+    parts = cache.cached(folder, fingerprint(path), lambda: reader.read(path))
+    return _dataset(entry.name, parts, entry)
+
+
+def download(entry: Entry) -> Dataset:
+    """Fetches a dataset from the hub into the cache, where `load` finds it afterwards."""
+    fetched = hub.download(entry.hub, entry.shape)
+    folder = cache.entry(entry.name, "download")
+    return _dataset(
+        entry.name, cache.cached(folder, fetched.fingerprint, lambda: fetched.source), entry
+    )
+
+
+def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dataset:
+    if path.suffix == ".npz":
+        if image_size is not None:
+            raise InputError("image_size is for folders of images, not for a .npz")
+        return arrays.read(path, test_fraction)
+    if not path.is_dir():
+        raise DataError(f"there is no folder {path}")
+    name = path.resolve().name
+    identity = json.dumps([str(path.resolve()), image_size, test_fraction])
+    parts = cache.cached(
+        cache.entry(name, identity),
+        fingerprint(path),
+        lambda: folders.read(path, image_size=image_size, test_fraction=test_fraction),
+    )
+    return _dataset(name, parts, None)
+
+
+def _dataset(name: str, parts: cache.Arrays, entry: Entry | None) -> Dataset:
+    if entry is not None:
+        _compare(entry, parts)
+    return Dataset(
+        name=name,
+        train_x=torch.from_numpy(parts.train_x),
+        train_y=torch.from_numpy(parts.train_y),
+        test_x=torch.from_numpy(parts.test_x),
+        test_y=torch.from_numpy(parts.test_y),
+        class_names=parts.class_names,
+        mean=entry.mean if entry else None,
+        std=entry.std if entry else None,
+    )
+
+
+def _compare(entry: Entry, parts: cache.Arrays) -> None:
+    """Another number of classes or another shape is an error, missing images are only told of."""
+    if len(parts.class_names) != len(entry.train):
+        found = len(parts.class_names)
+        raise DataError(f"{entry.name} must have {len(entry.train)} classes, found {found}")
+    if parts.train_x.shape[1:] != entry.shape:
+        raise DataError(f"{entry.name} must be {entry.shape}, found {parts.train_x.shape[1:]}")
+    for part, y, official in (
+        ("training", parts.train_y, entry.train),
+        ("test", parts.test_y, entry.test),
+    ):
+        counts = Counter(y.tolist())
+        if [counts[label] for label in range(len(official))] != list(official):
+            log.warning(
+                "%s is not whole: %d %s images of %d", entry.name, len(y), part, sum(official)
+            )

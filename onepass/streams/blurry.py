@@ -1,0 +1,84 @@
+"""Tasks whose borders blur: some classes come back in every task."""
+
+from __future__ import annotations
+
+import torch
+
+from onepass.data.base import Dataset
+from onepass.errors import InputError
+from onepass.seeds import generator, permutation
+from onepass.settings import check
+from onepass.streams.base import Stream
+from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+
+
+class Blurry(Stream):
+    """i-Blurry (Koh et al., ICLR 2022): n per cent of the classes are disjoint, they come in their
+    own task only; of each of the others, m per cent of the samples are spread evenly over the other
+    tasks.
+
+    n = 100 or m = 0 is a class-incremental stream. Every sample still comes once. Which classes are
+    disjoint is drawn by the seed.
+
+    Parameters
+    ----------
+    n
+        Per cent of disjoint classes.
+    m
+        Per cent of a blurry class's samples that come in other tasks than its own.
+    tasks, batch, class_order, boundaries
+        As for a class-incremental stream.
+
+    >>> from onepass.data import load
+    >>> stream = Blurry(load("digits"), tasks=5, n=50, m=10)
+    >>> len({label for step in range(20) for label in stream.batch(step)[1].tolist()}) > 2
+    True
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        tasks: Tasks = 5,
+        batch: int = 10,
+        n: float = 50.0,
+        m: float = 10.0,
+        class_order: ClassOrder = "natural",
+        boundaries: bool = True,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("n", n), ("m", m)):
+            check(name, value, float)
+            if not 0 <= value <= 100:
+                raise InputError(f"{name} is a percentage, not {value}")
+        groups = deal(dataset, tasks, class_order, seed)
+        source = generator(seed, "stream order")
+        labels = [label for group in groups for label in group]
+        drawn = permutation(len(labels), generator(seed, "disjoint classes"))
+        disjoint = {labels[i] for i in drawn[: round(len(labels) * n / 100)].tolist()}
+        pieces: list[list[torch.Tensor]] = [[] for _ in groups]
+        for home, group in enumerate(groups):
+            for label in group:
+                index = shuffled(samples_of(dataset, label), source)
+                away = 0 if label in disjoint or len(groups) == 1 else round(len(index) * m / 100)
+                pieces[home].append(index[away:])
+                others = [task for task in range(len(groups)) if task != home]
+                for task, piece in zip(others, _dealt(index[:away], len(others)), strict=True):
+                    pieces[task].append(piece)
+        parts = [shuffled(torch.cat(piece).sort().values, source) for piece in pieces]
+        super().__init__(
+            dataset,
+            parts,
+            groups,
+            batch,
+            boundaries,
+            stream="blurry",
+            n=n,
+            m=m,
+            disjoint=sorted(disjoint),
+            class_order=class_order,
+            seed=seed,
+        )
+
+
+def _dealt(index: torch.Tensor, hands: int) -> list[torch.Tensor]:
+    return [index[hand::hands] for hand in range(hands)]

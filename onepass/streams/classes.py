@@ -1,0 +1,62 @@
+"""Dealing classes out to tasks, and samples out of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from onepass.data.base import Dataset
+from onepass.errors import InputError
+from onepass.seeds import generator, permutation
+from onepass.settings import check
+
+ClassOrder = Literal["natural", "shuffled"]
+Tasks = int | Sequence[Sequence[int]]
+
+
+def deal(dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int) -> list[list[int]]:
+    """The classes of each task: as named, or dealt out as evenly as they go, larger tasks first."""
+    check("class_order", class_order, ClassOrder)
+    if not isinstance(tasks, int):
+        return _present(dataset, _named(tasks))
+    if not 1 <= tasks <= dataset.classes:
+        raise InputError(
+            f"tasks must lie between 1 and the {dataset.classes} classes of {dataset.name!r}, "
+            f"not {tasks}"
+        )
+    order = torch.arange(dataset.classes)
+    if class_order == "shuffled":
+        order = permutation(dataset.classes, generator(seed, "class order"))
+    return _present(dataset, [part.tolist() for part in torch.tensor_split(order, tasks)])
+
+
+def samples_of(dataset: Dataset, label: int) -> Tensor:
+    """The training indices of a class."""
+    return torch.nonzero(dataset.train_y == label).flatten()
+
+
+def shuffled(index: Tensor, source: torch.Generator) -> Tensor:
+    return index[permutation(len(index), source)]
+
+
+def _named(tasks: object) -> list[list[int]]:
+    if not isinstance(tasks, Sequence) or not all(isinstance(one, Sequence) for one in tasks):
+        raise InputError(f"tasks must be a number or a list of groups of classes, not {tasks!r}")
+    groups = [list(group) for group in tasks]
+    flat = [label for group in groups for label in group]
+    if not groups or not all(groups):
+        raise InputError("tasks must name at least one class each")
+    if len(set(flat)) != len(flat):
+        raise InputError("tasks must be disjoint: a class stands in two of them")
+    return groups
+
+
+def _present(dataset: Dataset, groups: list[list[int]]) -> list[list[int]]:
+    present = set(dataset.train_y.tolist())
+    missing = sorted({label for group in groups for label in group} - present)
+    if missing:
+        raise InputError(f"{dataset.name!r} has no training samples of the classes {missing}")
+    return groups

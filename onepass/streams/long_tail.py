@@ -1,0 +1,84 @@
+"""Tasks of disjoint classes that have fewer and fewer samples."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from onepass.data.base import Dataset
+from onepass.errors import InputError
+from onepass.seeds import generator
+from onepass.settings import check
+from onepass.streams.base import Stream
+from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+
+
+def long_tail_counts(counts: list[int], rho: float) -> list[int]:
+    """Class c of C keeps floor(n_c rho^(-c / (C - 1))) of its n_c samples, at least one.
+
+    >>> kept = long_tail_counts([500] * 100, rho=100)
+    >>> kept[0], kept[-1], sum(kept)
+    (500, 5, 10847)
+    """
+    last = max(len(counts) - 1, 1)
+    return [max(1, math.floor(n * (1 / rho) ** (c / last))) for c, n in enumerate(counts)]
+
+
+class LongTail(Stream):
+    """Exponentially falling class sizes, the first `rho` times the last; the test set stays whole.
+
+    Counts go by the natural number of a class, as in Long-Tailed-CIL (ECCV 2022). With the natural
+    class order tasks shrink ("ordered"); with a shuffled one large and small classes mix.
+
+    Parameters
+    ----------
+    rho
+        How many times larger the first class is than the last.
+    tasks, batch, class_order, boundaries
+        As for a class-incremental stream.
+
+    >>> from onepass.data import load
+    >>> stream = LongTail(load("digits"), tasks=5, rho=10)
+    >>> [sum(stream.task_of(step) == task for step in range(len(stream))) for task in range(5)]
+    [26, 16, 10, 6, 4]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        tasks: Tasks = 5,
+        batch: int = 10,
+        rho: float = 100.0,
+        class_order: ClassOrder = "natural",
+        boundaries: bool = True,
+        seed: int = 0,
+    ) -> None:
+        check("rho", rho, float)
+        if rho < 1:
+            raise InputError(f"rho must be at least 1, not {rho}")
+        groups = deal(dataset, tasks, class_order, seed)
+        source = generator(seed, "stream order")
+        whole = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
+        kept = long_tail_counts(whole, rho)
+        chosen = generator(seed, "long tail")
+        subset = {
+            label: shuffled(samples_of(dataset, label), chosen)[: kept[label]]
+            for label in range(dataset.classes)
+        }
+        parts = [
+            shuffled(torch.cat([subset[label] for label in group]).sort().values, source)
+            for group in groups
+        ]
+        super().__init__(
+            dataset,
+            parts,
+            groups,
+            batch,
+            boundaries,
+            stream="long-tail",
+            rho=rho,
+            counts=kept,
+            class_order=class_order,
+            seed=seed,
+        )
