@@ -103,7 +103,17 @@ class Dataset:
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of uint8 images, in units of pixel / 255."""
-    pixels = images.transpose(0, 1).flatten(1).double() / 255
-    std, mean = torch.std_mean(pixels, dim=1, correction=0)
+    """Mean and standard deviation per channel of uint8 images, in units of pixel / 255.
+
+    Exact, from counts of the 256 values, a thousand images at a time: the images may be mapped from
+    a disk and larger than the memory.
+    """
+    counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
+    for piece in torch.split(images, 1000):
+        for channel, pixels in enumerate(piece.unbind(1)):
+            counts[channel] += torch.bincount(pixels.flatten(), minlength=256)
+    share = counts / counts.sum(dim=1, keepdim=True)
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = share @ values
+    std = (share @ values**2 - mean**2).clamp(min=0).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())
