@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onepass.errors import TrainingError
+from onepass.errors import InputError, TrainingError
 from onepass.learner import Learner
 from onepass.metrics import percent
 from onepass.streams import Stream
@@ -89,7 +89,9 @@ def walk(
     """As `evaluate`, but yields after every batch, and can go on after the tick `start`."""
     before = start or Tick(step=0, task=0, seconds=0.0)
     seconds, hits, tried = before.seconds, before.hits, before.tried
-    test = _Test(stream, learner)
+    if every is not None and every < 1:
+        raise InputError(f"every must be at least 1, not {every}")
+    test = _Test(stream)
     for index in range(before.step, len(stream)):
         x, y = stream.batch(index)
         if prequential:
@@ -116,14 +118,18 @@ def walk(
 class _Test:
     """The test set, sorted by class, so that the classes seen so far are scored and no others."""
 
-    def __init__(self, stream: Stream, learner: Learner) -> None:
+    def __init__(self, stream: Stream) -> None:
         y = stream.dataset.test_y
         self.samples = [
             stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
         ]
+        for task, group in enumerate(stream.tasks):
+            if not any(len(self.samples[label]) for label in group):
+                raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
 
     def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        seen = [label for label in sorted(learner.classes) if len(self.samples[label])]
+        known = (label for label in sorted(learner.classes) if label < len(self.samples))
+        seen = [label for label in known if len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in seen])
         predicted = learner.predict(torch.cat([self.samples[label] for label in seen])).cpu()
         hit = truth[predicted == truth]

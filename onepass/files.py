@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -40,19 +41,28 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    whole = {"format": FORMAT, "version": VERSION, **content}
-    write_atomically(path, lambda file: torch.save(whole, file))
+    buffer = io.BytesIO()  # torch turns a full disk into an error that does not say so
+    torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
+    write_atomically(path, lambda file: file.write(buffer.getbuffer()))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Tensors and plain values only: a file that asks for code to be run is refused unread."""
     try:
+        with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except CheckpointError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"there is no file {path}") from None
     except IsADirectoryError:
         raise CheckpointError(f"{path} is a folder, not a checkpoint") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, LookupError):
+    except PermissionError as problem:
+        raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from None
+    except Exception:  # whatever a damaged or foreign file leads to
         raise CheckpointError(
             f"{path} is not a whole onepass checkpoint: it is truncated, or another program's file"
         ) from None
@@ -73,16 +83,19 @@ def sha256(tree: object) -> str:
 
 
 def _feed(tree: object, feed: Callable[[bytes], object]) -> None:
+    """Each piece with its kind and length, so that no two trees give the same bytes."""
     if isinstance(tree, dict):
-        for key in sorted(tree, key=str):
-            feed(f"{{{key}:".encode())
+        feed(f"dict {len(tree)};".encode())
+        for key in sorted(tree, key=repr):
+            _feed(key, feed)
             _feed(tree[key], feed)
     elif isinstance(tree, list | tuple):
-        feed(f"[{len(tree)}:".encode())
+        feed(f"list {len(tree)};".encode())
         for value in tree:
             _feed(value, feed)
     elif isinstance(tree, Tensor):
-        feed(f"{tree.dtype}{tuple(tree.shape)}".encode())
+        feed(f"tensor {tree.dtype} {tuple(tree.shape)};".encode())
         feed(tree.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     else:
-        feed(repr(tree).encode())
+        text = repr(tree)
+        feed(f"{type(tree).__name__} {len(text)};{text}".encode())

@@ -35,7 +35,7 @@ def as_samples(x: Any) -> Tensor:
     vectors = samples.is_floating_point() and samples.ndim == 2
     if not (images or vectors):
         raise InputError(f"x: {EXPECTED}; {got}")
-    if images and samples.shape[1] > 4 and samples.shape[3] in (1, 3):
+    if images and samples.shape[1] > 4 and samples.shape[3] in (1, 3, 4):
         raise InputError(f"x: channels come first (n, channels, height, width); {got}")
     if samples.numel() == 0:
         raise InputError(f"x is empty: {got}")
@@ -58,11 +58,16 @@ def as_labels(y: Any, count: int) -> Tensor:
     if labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"y must hold whole numbers, not {labels.dtype}")
     labels = labels.cpu()
+    whole = labels.long()
     if labels.is_floating_point():
         fractional = ~torch.isfinite(labels) | (labels != labels.trunc())
         if bool(fractional.any()):
             raise InputError(f"labels must be whole numbers, not {float(labels[fractional][0])}")
-    labels = labels.long()
-    if bool((labels < 0).any()):
-        raise InputError(f"labels must not be negative, got {int(labels.min())}")
-    return labels
+        too_large = labels >= 2.0**63
+    else:
+        too_large = (whole < 0) & (labels.dtype == torch.uint64)
+    if bool(too_large.any()):
+        raise InputError("labels must be below 2**63")
+    if bool((whole < 0).any()):
+        raise InputError(f"labels must not be negative, got {int(whole.min())}")
+    return whole

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from onepass import devices, files, inputs, optimise
 from onepass.classbook import ClassBook
 from onepass.errors import CheckpointError, InputError, NotFittedError
-from onepass.nets import Classifier, Head, backbone, feature_count
+from onepass.nets import Classifier, Head, backbone, evaluating, feature_count
 from onepass.parts import Output, Part, Passes, Preset, Samples, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
@@ -27,6 +27,7 @@ from onepass.views import Views
 
 FIRST_CAPACITY = 16
 PREDICTION_BATCH = 512
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
 class Probe(Protocol):
@@ -108,6 +109,7 @@ class Learner(Configured, ABC):
         samples = inputs.as_samples(x)
         labels = inputs.as_labels(y, len(samples))
         if not self.steps:
+            self.book = ClassBook(self.gap, told=self.book.told)  # a first step may have failed
             self._build(tuple(samples.shape[1:]), samples.dtype)
         self._expect(samples)
         rows = self._admit(labels)
@@ -130,12 +132,9 @@ class Learner(Configured, ABC):
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
         samples = inputs.as_samples(x)
         self._expect(samples)
-        self.model.eval()
-        try:
-            pieces = torch.split(samples, PREDICTION_BATCH)
+        pieces = torch.split(samples, PREDICTION_BATCH)
+        with evaluating(self.model):
             logits = [self.model(self.views.normalise(piece.to(self.where))) for piece in pieces]
-        finally:
-            self.model.train()
         return torch.cat(logits)[:, : len(self.classes)]
 
     def predict(self, x: Any) -> Tensor:
@@ -146,7 +145,7 @@ class Learner(Configured, ABC):
     @property
     def classes(self) -> list[int]:
         """The labels seen so far, in order of arrival."""
-        return self.book.labels
+        return list(self.book.labels)
 
     @property
     def task(self) -> int:
@@ -191,7 +190,7 @@ class Learner(Configured, ABC):
         self.require("lr", self.lr > 0, "positive")
         self.require("weight_decay", self.weight_decay >= 0, "zero or more")
         self.require("gap", self.gap >= 1, "at least 1")
-        self.require("std", self.std is None or min(self.std) > 0, "positive")
+        self.require("std", self.std is None or min(self.std, default=0) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
         self.require("mean", same, "given together with std")
 
@@ -203,9 +202,7 @@ class Learner(Configured, ABC):
 
     def payload(self) -> dict[str, Any]:
         """What a file must hold to make this learner again: plain values and tensors."""
-        params = self.get_params()
-        if isinstance(self.net, nn.Module):
-            params["net"] = None
+        params = {name: _plain(value) for name, value in self.get_params().items()}
         return {"method": self.key, "settings": params, "state": self.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,7 +231,7 @@ class Learner(Configured, ABC):
         self.book = ClassBook(**{**state["book"], "gap": self.gap})
         if not state["steps"]:
             return
-        self._build(tuple(state["shape"]), getattr(torch, state["dtype"]))
+        self._build(tuple(state["shape"]), DTYPES[state["dtype"]])
         self._add_rows(0)
         self.new.copy_(state["new"])
         self.model.load_state_dict(state["model"])
@@ -276,7 +273,7 @@ class Learner(Configured, ABC):
         body = backbone(self.net, shape, initial).to(self.where)
         example = self.views.normalise(torch.zeros(1, *shape, dtype=dtype, device=self.where))
         head = Head(feature_count(body, example), FIRST_CAPACITY, initial).to(self.where)
-        self.model = Classifier(body, head).train()
+        self.model = Classifier(body, head)
         self._optimizer = optimise.make(
             self.optimizer, self.model.parameters(), self.lr, self.weight_decay
         )
@@ -293,10 +290,10 @@ class Learner(Configured, ABC):
 
     def _admit(self, labels: Tensor) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
-        batch, known = labels.tolist(), len(self.classes)
+        batch, known = labels.tolist(), len(self.book.labels)
         if self.book.boundary_before(batch):
             self._after_boundary()
-        if len(self.classes) > known:
+        if len(self.book.labels) > known:
             self._add_rows(known)
         return torch.tensor([self.book.row_of[label] for label in batch], device=self.where)
 
@@ -341,6 +338,15 @@ class Learner(Configured, ABC):
                 source.set_state(entry["state"])
             else:  # another kind of device: its numbers cannot be continued, only begun anew
                 source.manual_seed(generator(self.seed, f"{name} after {steps}").initial_seed())
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a file can hold it: NumPy's numbers as Python's, a user's network as none."""
+    if isinstance(value, nn.Module):
+        return None
+    if isinstance(value, tuple):
+        return tuple(_plain(one) for one in value)
+    return float(value) if isinstance(value, float) else value
 
 
 def _describe(shape: tuple[int, ...], dtype: torch.dtype) -> str:

@@ -53,5 +53,5 @@ def _per_channel(
     if len(values) not in (1, shape[0]):
         what = "channels" if len(shape) == 3 else "features"
         raise InputError(f"{name} has {len(values)} values, but samples have {shape[0]} {what}")
-    tensor = torch.tensor(values, device=device)
+    tensor = torch.tensor(values, dtype=torch.float32, device=device)
     return tensor.view(-1, 1, 1) if len(shape) == 3 else tensor

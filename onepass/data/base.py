@@ -40,12 +40,17 @@ class Dataset:
                 f"dataset {self.name!r}: train samples have shape {tuple(self.train_x.shape[1:])}, "
                 f"test samples {tuple(self.test_x.shape[1:])}"
             )
+        if (self.mean is None) != (self.std is None):
+            raise InputError(f"dataset {self.name!r}: mean and std are given together")
         if self.is_images and self.mean is None:
             mean, std = channel_statistics(self.train_x)
+            std = tuple(value or 1.0 for value in std)  # a constant channel
             object.__setattr__(self, "mean", mean)
             object.__setattr__(self, "std", std)
 
     def _check(self, part: str, x: Tensor, y: Tensor) -> None:
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            raise InputError(f"dataset {self.name!r}: {part} samples and labels must be tensors")
         images = x.dtype == torch.uint8 and x.ndim == 4
         vectors = x.dtype == torch.float32 and x.ndim == 2
         if not (images or vectors):

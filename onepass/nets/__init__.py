@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -49,13 +50,23 @@ class Classifier(nn.Module):
         return logits
 
 
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards each module's own mode again: some may be frozen for good."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 @torch.no_grad()
 def feature_count(body: nn.Module, x: Tensor) -> int:
     """How many features the backbone gives, by asking it; its statistics stay as they are."""
-    training = body.training
-    body.eval()
-    features = body(x)
-    body.train(training)
+    with evaluating(body):
+        features = body(x)
     if features.ndim != 2 or len(features) != len(x):
         raise InputError(
             f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
@@ -64,4 +75,13 @@ def feature_count(body: nn.Module, x: Tensor) -> int:
     return int(features.shape[1])
 
 
-__all__ = ["MLP", "NETS", "Classifier", "Head", "ResNet18", "backbone", "feature_count"]
+__all__ = [
+    "MLP",
+    "NETS",
+    "Classifier",
+    "Head",
+    "ResNet18",
+    "backbone",
+    "evaluating",
+    "feature_count",
+]

@@ -15,7 +15,7 @@ from onepass.parts import Step
 class BalanceProbe:
     """PN of the running task and A-PN of every class, over all samples a method trains on.
 
-    `history` holds, for each finished task, PN(t, c) by label.
+    `history` holds PN(t, c) by label for each task that has been followed by another.
 
     >>> import onepass
     >>> probe = BalanceProbe()
@@ -23,13 +23,14 @@ class BalanceProbe:
     >>> learner.attach(probe)
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     >>> points = list(onepass.evaluate(learner, stream))
-    >>> rates = probe.a_pn(learner)
+    >>> rates = probe.a_pn()
     >>> sorted(rates) == list(range(10)), all(rate < 0 for rate in rates.values())
     (True, True)
     """
 
     sums: Balance | None = None
     task: int = 0
+    labels: list[int] = field(default_factory=list)
     history: list[dict[int, float]] = field(default_factory=list)
 
     @torch.no_grad()
@@ -37,26 +38,25 @@ class BalanceProbe:
         if self.sums is None:
             self.sums = Balance(len(learner.seen), learner.where)
         if learner.task != self.task:
-            known = learner.classes[: int((self.sums.task_negative != 0).sum())]
-            self.history.append(dict(zip(known, self.sums.pn().tolist(), strict=False)))
+            self.history.append(self.pn())
             self.sums.new_task()
             self.task = learner.task
+        self.labels = learner.classes
         self.sums.grow(len(learner.seen))
         self.sums.update(step.outputs, learner.seen)
 
-    def pn(self, learner: Learner) -> dict[int, float]:
-        """PN(t, c) of the running task, by label."""
-        return self._by_label(learner, self._needed().pn())
+    def pn(self) -> dict[int, float]:
+        """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
+        return self._by_label(self._needed().pn())
 
-    def a_pn(self, learner: Learner) -> dict[int, float]:
+    def a_pn(self) -> dict[int, float]:
         """A-PN(c), by label."""
-        return self._by_label(learner, self._needed().a_pn())
+        return self._by_label(self._needed().a_pn())
 
     def _needed(self) -> Balance:
         if self.sums is None:
             raise ValueError("the probe has seen no step yet")
         return self.sums
 
-    @staticmethod
-    def _by_label(learner: Learner, rates: torch.Tensor) -> dict[int, float]:
-        return dict(zip(learner.classes, rates.tolist(), strict=False))
+    def _by_label(self, rates: torch.Tensor) -> dict[int, float]:
+        return dict(zip(self.labels, rates.tolist(), strict=False))

@@ -21,6 +21,8 @@ def deal(dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int) -> 
     """The classes of each task: as named, or dealt out as evenly as they go, larger tasks first."""
     check("class_order", class_order, ClassOrder)
     if not isinstance(tasks, int):
+        if class_order != "natural":
+            raise InputError("tasks that name their classes have an order already")
         return _present(dataset, _named(tasks))
     if not 1 <= tasks <= dataset.classes:
         raise InputError(

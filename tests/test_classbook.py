@@ -1,0 +1,151 @@
+"""Labels to rows, and boundaries: told, or inferred from unseen classes after a quiet time."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import onepass
+from onepass.classbook import ClassBook
+
+PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+batches = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), max_size=25)
+
+
+def boundaries(book, stream):
+    return [step for step, batch in enumerate(stream) if book.boundary_before(batch)]
+
+
+def vectors(labels, seed=0):
+    return torch.randn(len(labels), 5, generator=torch.Generator().manual_seed(seed)), labels
+
+
+@PROPERTY
+@given(batches)
+def test_rows_follow_the_order_of_arrival(stream):
+    book = ClassBook(gap=3)
+    boundaries(book, stream)
+    expected = list(dict.fromkeys(label for batch in stream for label in batch))
+    assert book.labels == expected
+    assert book.row_of == {label: row for row, label in enumerate(expected)}
+
+
+@PROPERTY
+@given(batches, st.integers(1, 4))
+def test_a_boundary_is_inferred_where_unseen_classes_follow_a_quiet_time(stream, gap):
+    seen, fresh = set(), []
+    for batch in stream:
+        fresh.append(bool(set(batch) - seen))
+        seen |= set(batch)
+    expected = [
+        step
+        for step in range(gap, len(stream))
+        if fresh[step] and not any(fresh[step - gap : step])
+    ]
+    book = ClassBook(gap)
+    assert boundaries(book, stream) == expected
+    assert book.task == len(expected)
+
+
+@pytest.mark.parametrize(("quiet", "expected"), [(2, []), (3, [4]), (4, [5])])
+def test_the_gap_is_the_number_of_quiet_batches_that_it_takes(quiet, expected):
+    assert boundaries(ClassBook(gap=3), [[0]] + [[0]] * quiet + [[1]]) == expected
+
+
+def test_classes_that_trickle_in_belong_to_one_task():
+    book = ClassBook(gap=2)
+    assert boundaries(book, [[0], [0], [1], [1], [2], [0], [3]]) == []
+    assert book.task == 0
+
+
+@PROPERTY
+@given(batches, st.integers(1, 3))
+def test_told_boundaries_switch_inference_off(stream, gap):
+    book = ClassBook(gap, told=True)
+    assert boundaries(book, stream) == []
+    assert book.task == 0
+
+
+def test_a_task_without_a_batch_is_no_task():
+    book = ClassBook(gap=3)
+    assert not book.close_task()
+    book.boundary_before([0])
+    assert book.close_task()
+    assert not book.close_task()
+    assert book.task == 1
+
+
+@PROPERTY
+@given(batches, batches, st.integers(1, 3))
+def test_a_book_goes_on_from_its_state(first, second, gap):
+    book = ClassBook(gap)
+    boundaries(book, first)
+    state = book.state_dict()
+    copy = ClassBook(**state)
+    assert boundaries(copy, second) == boundaries(book, second)
+    assert copy.state_dict() == book.state_dict()
+    assert copy.row_of == book.row_of
+
+
+def test_a_state_is_a_snapshot():
+    book = ClassBook(gap=3)
+    book.boundary_before([4])
+    state = book.state_dict()
+    book.boundary_before([5])
+    assert state["labels"] == [4]
+
+
+# ---- as a learner lives it
+
+
+def test_a_learner_infers_tasks_until_it_is_told_of_one():
+    one = onepass.Finetune(gap=2, device="cpu")
+    for label in (0, 0, 0, 1):
+        one.learn(*vectors([label]))
+    assert one.task == 1
+    one.new_task()
+    assert one.task == 2
+    for label in (1, 1, 1, 2):
+        one.learn(*vectors([label]))
+    assert one.task == 2
+
+
+def test_told_twice_is_told_once():
+    once, twice = (onepass.GSA(memory=10, mix=4, device="cpu", seed=2) for _ in range(2))
+    for calls, one in ((1, once), (2, twice)):
+        for batch in ([0, 1, 0, 1], [2, 3, 2, 3]):
+            for _ in range(calls):
+                one.new_task()
+            for seed in range(3):
+                one.learn(*vectors(batch, seed))
+    assert once.task == twice.task == 1
+    assert once.state_sha256() == twice.state_sha256()
+
+
+def test_a_boundary_at_the_very_beginning_is_none():
+    one = onepass.Finetune(device="cpu")
+    one.new_task()
+    one.learn(*vectors([3, 1]))
+    assert one.task == 0
+    assert one.classes == [3, 1]
+
+
+def test_new_classes_are_those_first_seen_since_the_boundary():
+    one = onepass.GSA(memory=10, mix=4, device="cpu")
+    one.learn(*vectors([5, 7]))
+    assert one.new[:3].tolist() == [True, True, False]
+    one.new_task()
+    assert not one.new.any()
+    one.learn(*vectors([5, 9]))
+    assert one.new[:4].tolist() == [False, False, True, False]
+    assert one.seen[:4].tolist() == [True, True, True, False]
+
+
+def test_the_list_of_classes_is_the_askers_own():
+    one = onepass.Finetune(device="cpu")
+    one.learn(*vectors([5, 7]))
+    before = one.classes
+    one.learn(*vectors([8, 7]))
+    assert before == [5, 7]
+    one.classes.append(99)
+    assert one.classes == [5, 7, 8]

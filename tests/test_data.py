@@ -1,0 +1,233 @@
+"""Datasets say what they hold, refuse what they cannot, and hold out from the training data."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+import onepass
+from onepass import Dataset, InputError, UnknownNameError
+from onepass.data.base import channel_statistics
+
+PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def numbered(counts):
+    """Feature vectors that are their own place in the training data; the test data are at -1."""
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    x = torch.arange(len(y)).float().unsqueeze(1)
+    test = torch.full((len(counts), 1), -1.0)
+    names = tuple(map(str, range(len(counts))))
+    return Dataset("numbered", x, y, test, torch.arange(len(counts)), names)
+
+
+def parts(data):
+    return {name: getattr(data, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+
+
+# ---- digits
+
+
+def test_digits_are_those_of_scikit_learn_in_five_parts_of_which_one_is_for_testing():
+    bunch, data = load_digits(), onepass.load("digits")
+    assert data.train_x.shape == (1442, 1, 8, 8)
+    assert data.test_x.shape == (355, 1, 8, 8)
+    assert data.classes == 10
+    assert data.class_names == tuple("0123456789")
+    for label in range(10):
+        images = np.rint(bunch.images[bunch.target == label] * 255 / 16)
+        test = np.arange(len(images)) % 5 == 4
+        assert np.array_equal(data.test_x[data.test_y == label, 0].numpy(), images[test])
+        assert np.array_equal(data.train_x[data.train_y == label, 0].numpy(), images[~test])
+
+
+def test_digits_are_normalised_by_their_training_images():
+    data = onepass.load("digits")
+    pixels = data.train_x.double() / 255
+    assert data.mean == pytest.approx([float(pixels.mean())])
+    assert data.std == pytest.approx([float(pixels.std(correction=0))])
+
+
+def test_digits_hold_no_order_of_classes():
+    """A dataset says nothing about order: the samples lie as scikit-learn has them."""
+    data = onepass.load("digits")
+    assert data.train_y[:10].tolist() == load_digits().target[:10].tolist()
+
+
+def test_channel_statistics_make_each_channel_standard():
+    source = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (20, 3, 5, 4), generator=source, dtype=torch.uint8)
+    images[:, 1] //= 3
+    mean, std = (torch.tensor(one).view(3, 1, 1) for one in channel_statistics(images))
+    normal = (images.double() / 255 - mean) / std
+    assert normal.mean(dim=(0, 2, 3)).abs().max() < 1e-6
+    assert (normal.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-6
+
+
+def test_images_without_statistics_are_given_those_of_the_training_images():
+    full = onepass.load("digits")
+    bare = Dataset("bare", **parts(full), class_names=full.class_names)
+    assert bare.mean == pytest.approx(full.mean)
+    assert bare.std == pytest.approx(full.std)
+
+
+# ---- held-out data
+
+
+@PROPERTY
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6).filter(lambda counts: max(counts) > 1),
+    st.floats(0.01, 0.99),
+    st.integers(0, 1000),
+)
+def test_held_out_data_are_a_part_of_every_class_of_the_training_data(counts, fraction, seed):
+    part = numbered(counts).hold_out(fraction, seed)
+    kept, held = part.train_x.flatten().tolist(), part.test_x.flatten().tolist()
+    assert sorted(kept + held) == list(range(sum(counts)))
+    label_of = numbered(counts).train_y
+    assert torch.equal(part.train_y, label_of[part.train_x.flatten().long()])
+    assert torch.equal(part.test_y, label_of[part.test_x.flatten().long()])
+    for label, count in enumerate(counts):
+        expected = max(1, int(count * fraction)) if count > 1 else 0
+        assert int((part.test_y == label).sum()) == expected
+        assert int((part.train_y == label).sum()) >= 1
+
+
+def test_the_seed_decides_what_is_held_out_and_moves_no_global_generator():
+    data, before = onepass.load("digits"), torch.get_rng_state()
+    first, again, other = (data.hold_out(0.2, seed) for seed in (0, 0, 1))
+    assert torch.equal(first.test_x, again.test_x)
+    assert not torch.equal(first.test_x, other.test_x)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_a_fraction_that_leaves_one_side_empty_is_refused(fraction):
+    with pytest.raises(InputError, match="fraction"):
+        numbered([4, 4]).hold_out(fraction)
+
+
+# ---- synthetic data
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 5), (1, 4, 4), (7,)])
+def test_synthetic_data_are_what_was_asked_for(shape):
+    data = onepass.load("synthetic", classes=3, train_per_class=5, test_per_class=2, shape=shape)
+    assert data.train_x.shape == (15, *shape)
+    assert data.test_x.shape == (6, *shape)
+    assert data.is_images == (len(shape) == 3)
+    assert torch.bincount(data.train_y).tolist() == [5, 5, 5]
+    assert torch.bincount(data.test_y).tolist() == [2, 2, 2]
+
+
+def test_synthetic_data_are_the_seeds_alone():
+    torch.manual_seed(1)
+    first = parts(onepass.load("synthetic", seed=3))
+    before = torch.get_rng_state()
+    again, other = (parts(onepass.load("synthetic", seed=seed)) for seed in (3, 4))
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["train_x"], other["train_x"])
+
+
+def test_synthetic_classes_can_be_told_apart():
+    """The nearest class mean of the training data names almost every test sample."""
+    data = onepass.load("synthetic", classes=5, shape=(20,))
+    means = torch.stack([data.train_x[data.train_y == label].mean(0) for label in range(5)])
+    found = torch.cdist(data.test_x, means).argmin(1)
+    assert float((found == data.test_y).float().mean()) > 0.9
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4), (0,), (3, 0, 4), (1, 2, 3, 4)])
+def test_synthetic_data_of_another_shape_are_refused(shape):
+    with pytest.raises(InputError, match="shape"):
+        onepass.load("synthetic", shape=shape)
+
+
+# ---- names and options
+
+
+def test_an_unknown_dataset_is_answered_with_the_nearest_name():
+    with pytest.raises(UnknownNameError, match="Did you mean 'digits'"):
+        onepass.load("digit")
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(UnknownNameError, match="classes"):
+        onepass.load("synthetic", clases=3)
+
+
+# ---- what a dataset refuses
+
+IMAGES = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+VECTORS = torch.zeros(4, 3)
+LABELS = torch.tensor([0, 1, 0, 1])
+
+
+def made(x=IMAGES, y=LABELS, test_x=None, test_y=LABELS, names=("a", "b")):
+    return Dataset("mine", x, y, x if test_x is None else test_x, test_y, names)
+
+
+@pytest.mark.parametrize("x", [IMAGES, VECTORS], ids=["images", "vectors"])
+def test_images_and_vectors_are_welcome(x):
+    data = made(x)
+    assert data.classes == 2
+    assert data.is_images == (x is IMAGES)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        IMAGES.float(),
+        IMAGES.long(),
+        IMAGES[:, 0],
+        VECTORS.double(),
+        VECTORS.half(),
+        VECTORS.to(torch.uint8),
+        VECTORS[:, 0],
+    ],
+    ids=["float images", "long images", "no channels", "double", "half", "uint8 rows", "flat"],
+)
+def test_samples_of_another_dtype_or_shape_are_refused(x):
+    with pytest.raises(InputError, match="'mine': train samples must be"):
+        made(x)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [LABELS.int(), LABELS.float(), LABELS[:3], LABELS.view(4, 1), torch.tensor(1)],
+    ids=["int32", "float", "too few", "a column", "one for all"],
+)
+def test_labels_of_another_dtype_or_shape_are_refused(y):
+    with pytest.raises(InputError, match="'mine': train labels must be int64"):
+        made(y=y)
+    with pytest.raises(InputError, match="'mine': test labels must be int64"):
+        made(test_y=y)
+
+
+def test_an_empty_dataset_is_refused():
+    with pytest.raises(InputError, match="at least one"):
+        made(IMAGES[:0], LABELS[:0])
+
+
+@pytest.mark.parametrize("y", [[0, 1, 2, 0], [0, -1, 0, 1]])
+def test_labels_without_a_class_name_are_refused(y):
+    with pytest.raises(InputError, match="2 class names"):
+        made(y=torch.tensor(y))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_refused(value):
+    bad = VECTORS.clone()
+    bad[2, 1] = value
+    with pytest.raises(InputError, match="train samples hold NaN or infinity"):
+        made(bad)
+    with pytest.raises(InputError, match="test samples hold NaN or infinity"):
+        made(VECTORS, test_x=bad)
+
+
+def test_train_and_test_samples_of_different_shapes_are_refused():
+    with pytest.raises(InputError, match=r"train samples have shape \(3,\), test samples \(2,\)"):
+        made(VECTORS, test_x=VECTORS[:, :2])

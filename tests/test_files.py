@@ -1,0 +1,258 @@
+"""Files are whole or absent, hold data and never code, and have fingerprints."""
+
+import io
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onepass import CheckpointError, files
+
+PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+class Trap:
+    """Unpickled by a careless reader, this makes a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+def checkpoint():
+    return {"settings": {"lr": 0.1, "mean": (0.5,)}, "state": {"x": torch.arange(5)}}
+
+
+def saved(path):
+    files.write_checkpoint(path, checkpoint())
+    return path.read_bytes()
+
+
+# ---- writing
+
+
+def test_what_was_written_is_there_and_nothing_else(tmp_path):
+    files.write_atomically(tmp_path / "a", lambda file: file.write(b"new"))
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_a_writer_that_fails_leaves_the_old_file_and_no_other(tmp_path, problem):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def write(file):
+        file.write(b"half of the ne")
+        raise problem
+
+    with pytest.raises(type(problem)):
+        files.write_atomically(path, write)
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
+    path, found = tmp_path / "a", []
+    path.write_bytes(b"old")
+
+    def write(file):
+        file.write(b"new")
+        file.flush()
+        found.append(path.read_bytes())
+
+    files.write_atomically(path, write)
+    assert found == [b"old"]
+    assert path.read_bytes() == b"new"
+
+
+def test_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
+    path, found = tmp_path / "a", []
+    monkeypatch.setattr(files.os, "fsync", lambda number: found.append(path.exists()))
+    files.write_atomically(path, lambda file: file.write(b"new"))
+    assert found[0] is False
+
+
+def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_json(path, {"n": 1})
+    with pytest.raises(TypeError):
+        files.write_json(path, {"n": object()})
+    assert json.loads(path.read_text()) == {"n": 1}
+
+
+# ---- checkpoints
+
+
+def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
+    saved(tmp_path / "a.pt")
+    content = files.read_checkpoint(tmp_path / "a.pt")
+    assert content["settings"] == {"lr": 0.1, "mean": (0.5,)}
+    assert torch.equal(content["state"]["x"], torch.arange(5))
+
+
+def test_a_truncated_checkpoint_is_refused_wherever_it_was_cut(tmp_path):
+    whole, path = saved(tmp_path / "a.pt"), tmp_path / "cut.pt"
+    for length in [*range(0, 200, 7), *range(200, len(whole), 53), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"cut\.pt"):
+            files.read_checkpoint(path)
+
+
+@PROPERTY
+@given(st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda b: b"\x80\x02" + b)))
+def test_noise_is_refused(tmp_path_factory, noise):
+    path = tmp_path_factory.getbasetemp() / "noise.pt"
+    path.write_bytes(noise)
+    with pytest.raises(CheckpointError, match=r"noise\.pt"):
+        files.read_checkpoint(path)
+
+
+@PROPERTY
+@given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+def test_a_damaged_byte_is_noticed_or_harmless(tmp_path_factory, place, flip):
+    """No other error than ours, and no other content: zip files carry checksums."""
+    folder = tmp_path_factory.getbasetemp()
+    damaged = bytearray(saved(folder / "good.pt"))
+    damaged[int(place * len(damaged))] ^= flip
+    (folder / "bad.pt").write_bytes(damaged)
+    try:
+        content = files.read_checkpoint(folder / "bad.pt")
+    except CheckpointError as problem:
+        assert "bad.pt" in str(problem)
+    else:
+        assert files.sha256(content) == files.sha256(files.read_checkpoint(folder / "good.pt"))
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_with_code_is_refused_and_its_code_is_not_run(tmp_path, protocol):
+    path, proof = tmp_path / "evil.pt", tmp_path / "proof"
+    path.write_bytes(pickle.dumps({"format": "onepass", "state": Trap(proof)}, protocol))
+    with pytest.raises(CheckpointError):
+        files.read_checkpoint(path)
+    assert not proof.exists()
+
+
+def test_a_torch_file_with_code_is_refused_and_its_code_is_not_run(tmp_path):
+    path, proof = tmp_path / "evil.pt", tmp_path / "proof"
+    torch.save({"format": "onepass", "version": 1, "state": Trap(proof)}, path)
+    with pytest.raises(CheckpointError):
+        files.read_checkpoint(path)
+    assert not proof.exists()
+    torch.load(path, weights_only=False)
+    assert proof.exists(), "the trap works: only our reader did not step into it"
+
+
+@pytest.mark.parametrize("content", [{"state": 1}, {"format": "other"}, [1, 2], torch.zeros(2)])
+def test_another_programs_file_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "foreign.pt")
+    with pytest.raises(CheckpointError, match="not a onepass checkpoint"):
+        files.read_checkpoint(tmp_path / "foreign.pt")
+
+
+@pytest.mark.parametrize("version", [0, 99, None])
+def test_another_version_is_named(tmp_path, version):
+    torch.save({"format": "onepass", "version": version}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=rf"version {version}; this onepass reads 1"):
+        files.read_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no file"):
+        files.read_checkpoint(tmp_path / "none.pt")
+    with pytest.raises(CheckpointError, match="is a folder"):
+        files.read_checkpoint(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="there is no file"):
+        files.read_checkpoint(tmp_path / "file" / "none.pt")
+
+
+# ---- fingerprints
+
+leaves = st.one_of(st.integers(), st.text(max_size=3), st.none())
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def copied(tree):
+    """The same tree in other objects, with its dictionaries filled the other way round."""
+    if isinstance(tree, dict):
+        return {key: copied(tree[key]) for key in reversed(tree)}
+    return [copied(one) for one in tree] if isinstance(tree, list) else tree
+
+
+@PROPERTY
+@given(trees)
+def test_equal_content_has_an_equal_fingerprint(tree):
+    assert files.sha256(tree) == files.sha256(copied(tree))
+
+
+@PROPERTY
+@given(trees, trees)
+def test_different_content_has_different_fingerprints(one, other):
+    assert (files.sha256(one) == files.sha256(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1, 23], [12, 3]),
+        ([[1], 2], [[1, 2]]),
+        ({"a": {"b": 1}}, {"a": {}, "b": 1}),
+        ({"a": 1, "b": 2}, {"a:1{b": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, {"a": 2}),
+        ([], {}),
+        (["1"], [1]),
+    ],
+)
+def test_boundaries_between_parts_count(one, other):
+    assert files.sha256(one) != files.sha256(other)
+
+
+def test_name_dtype_shape_and_value_of_a_tensor_count():
+    base = torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)
+    variants = [
+        {"w": base},
+        {"v": base},
+        {"w": base.float()},
+        {"w": base.view(torch.float32)},
+        {"w": base.flatten()},
+        {"w": base.view(1, 4)},
+        {"w": base.T},
+        {"w": base + torch.tensor([[0, 0], [0, 1]], dtype=torch.int32)},
+        {"w": torch.tensor(1)},
+        {"w": torch.zeros(0)},
+        {"w": torch.zeros(0, 2)},
+        {"w": torch.tensor([0.0])},
+        {"w": torch.tensor([-0.0])},
+        {"w": torch.tensor([True])},
+    ]
+    assert len({files.sha256(one) for one in variants}) == len(variants)
+
+
+def test_the_layout_in_memory_does_not_count():
+    base = torch.arange(6).view(2, 3)
+    strided = torch.arange(12).view(2, 6)[:, ::2] // 2 + torch.tensor([[0], [0]])
+    assert torch.equal(base, strided)
+    assert files.sha256(base) == files.sha256(base.T.contiguous().T) == files.sha256(strided)
+    assert files.sha256(base.float()) == files.sha256(base.float().requires_grad_())
+
+
+def test_a_fingerprint_survives_saving(tmp_path):
+    tree = {"w": torch.randn(3, generator=torch.Generator().manual_seed(0)), "n": [1, 2.5, "a"]}
+    buffer = io.BytesIO()
+    torch.save(tree, buffer)
+    buffer.seek(0)
+    assert files.sha256(torch.load(buffer, weights_only=True)) == files.sha256(tree)

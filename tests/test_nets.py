@@ -1,0 +1,279 @@
+"""Networks, the head that grows, and which of its rows move."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import onepass
+from onepass import InputError, UnknownNameError, learner
+from onepass.nets import MLP, Classifier, Head, ResNet18, backbone, feature_count
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def parameters(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def vectors(labels, features=6, seed=0):
+    y = torch.as_tensor(labels)
+    return torch.randn(len(y), features, generator=generator(seed)), y
+
+
+def same_state(one, other):
+    first, second = one.state_dict(), other.state_dict()
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+class Body(nn.Module):
+    """A user's own network, with a BatchNorm that remembers what passed."""
+
+    def __init__(self, features=6, seed=1):
+        super().__init__()
+        self.linear = nn.Linear(features, 5)
+        self.norm = nn.BatchNorm1d(5)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1, 1, generator=generator(seed))
+
+    def forward(self, x):
+        return torch.tanh(self.norm(self.linear(x)))
+
+
+# ---- sizes
+
+
+def test_resnet18_has_the_parameters_of_the_paper():
+    assert parameters(ResNet18()) == 11_168_832
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_resnet18_gives_512_features_at_both_sizes_of_image(size):
+    body = backbone("resnet18", (3, size, size), generator())
+    features = body(torch.rand(2, 3, size, size, generator=generator()))
+    assert features.shape == (2, 512)
+    assert features.isfinite().all()
+
+
+def test_resnet18_takes_greyscale_images():
+    assert feature_count(backbone("resnet18", (1, 32, 32), generator()), torch.zeros(1, 1, 32, 32))
+
+
+def test_the_mlp_has_the_parameters_of_the_paper():
+    assert parameters(Classifier(MLP(784), Head(400, 10, generator()))) == 478_410
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((9,), MLP), ((1, 28, 28), MLP), ((3, 28, 20), MLP), ((3, 29, 20), ResNet18)],
+)
+def test_auto_is_an_mlp_for_vectors_and_small_images_and_resnet18_above(shape, kind):
+    assert isinstance(backbone("auto", shape, generator()), kind)
+
+
+def test_an_unknown_net_is_answered_with_the_nearest_name():
+    with pytest.raises(UnknownNameError, match="resnet18"):
+        backbone("resnet", (3, 32, 32), generator())
+
+
+def test_resnet18_on_vectors_is_refused():
+    with pytest.raises(InputError, match="feature vectors"):
+        backbone("resnet18", (10,), generator())
+
+
+# ---- initialisation
+
+
+@pytest.mark.parametrize(("net", "shape"), [("mlp", (1, 8, 8)), ("resnet18", (3, 32, 32))])
+def test_making_a_net_moves_no_global_generator_and_repeats_for_a_seed(net, shape):
+    before = torch.get_rng_state()
+    first, again, other = (backbone(net, shape, generator(seed)) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert same_state(first, again)
+    assert not same_state(first, other)
+
+
+def test_weights_are_drawn_as_pytorch_draws_them():
+    """Compared with layers that PyTorch has initialised itself."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = ResNet18().state_dict()
+    ours = backbone("resnet18", (3, 32, 32), generator()).state_dict()
+    for name in (name for name in theirs if theirs[name].ndim > 1):
+        for measure in (torch.amax, torch.amin, torch.std):
+            found, expected = float(measure(ours[name])), float(measure(theirs[name]))
+            assert found == pytest.approx(expected, rel=0.04), name
+
+
+def test_batch_norm_starts_neutral():
+    body = backbone("resnet18", (3, 32, 32), generator())
+    norms = [module for module in body.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(norms) == 20
+    for norm in norms:
+        assert norm.running_mean.eq(0).all()
+        assert norm.running_var.eq(1).all()
+        assert int(norm.num_batches_tracked) == 0
+
+
+# ---- a network of the user's own
+
+
+def test_the_users_module_is_copied_and_never_changed():
+    own = Body()
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    one = onepass.ER(net=own, memory=10, device="cpu")
+    for seed in range(5):
+        one.learn(*vectors([0, 1, 0, 1], seed=seed))
+    assert all(torch.equal(before[name], value) for name, value in own.state_dict().items())
+    assert not same_state(one.model.body, own)
+
+
+def test_counting_features_leaves_statistics_and_mode_as_they_are():
+    for training in (True, False):
+        body = Body().train(training)
+        before = {name: value.clone() for name, value in body.state_dict().items()}
+        assert feature_count(body, vectors([0, 1, 2])[0]) == 5
+        assert all(torch.equal(before[name], value) for name, value in body.state_dict().items())
+        assert body.training == body.norm.training == training
+
+
+@pytest.mark.parametrize("net", [nn.Identity(), nn.Flatten(0)], ids=["images", "no samples"])
+def test_a_net_that_gives_no_features_per_sample_is_refused(net):
+    with pytest.raises(InputError, match=r"must give \(samples, features\)"):
+        feature_count(net, torch.zeros(2, 3, 4, 4))
+
+
+def test_parameters_that_the_user_froze_stay():
+    own = Body()
+    own.linear.requires_grad_(False)
+    one = onepass.Finetune(net=own, device="cpu")
+    for seed in range(3):
+        one.learn(*vectors([0, 1, 0, 1], seed=seed))
+    assert torch.equal(one.model.body.linear.weight, own.linear.weight)
+    assert not torch.equal(one.model.body.norm.weight, own.norm.weight)
+
+
+# ---- the head
+
+
+def test_a_head_is_a_linear_layer():
+    head, x = Head(4, 3, generator()), torch.randn(5, 4, generator=generator(1))
+    expected = torch.stack([(head.weight * row).sum(1) + head.bias for row in x])
+    assert torch.allclose(head(x), expected)
+
+
+def test_rows_are_born_uniform_within_one_over_the_root_of_the_features():
+    head, bound = Head(400, 64, generator()), 1 / math.sqrt(400)
+    values = torch.cat([head.weight.flatten(), head.bias]).detach()
+    assert float(values.abs().max()) <= bound
+    assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert float(head.bias.detach().std()) == pytest.approx(bound / math.sqrt(3), rel=0.3)
+
+
+@pytest.mark.parametrize("path", [(4, 32), (1, 2, 4, 8, 16, 32), (16, 32), (5, 21, 32)])
+def test_a_rows_birth_value_does_not_depend_on_how_the_head_grew(path):
+    first, *later = path
+    source = generator(3)
+    grown, whole = Head(7, first, source), Head(7, 32, generator(3))
+    for capacity in later:
+        grown.grow(capacity, source)
+    assert grown.capacity == 32
+    assert torch.equal(grown.weight, whole.weight)
+    assert torch.equal(grown.bias, whole.bias)
+
+
+def test_growing_keeps_the_rows_and_what_is_free():
+    head = Head(3, 2, generator())
+    head.free[0] = True
+    with torch.no_grad():
+        head.weight[0] = 5
+    head.grow(4, generator(1))
+    assert head.weight[0].tolist() == [5, 5, 5]
+    assert head.free.tolist() == [True, False, False, False]
+
+
+def learned(count, rows, **settings):
+    """A learner after some steps on these classes, and its head before the first of them."""
+    one = onepass.ER(memory=20, device="cpu", seed=1, **settings)
+    labels = torch.tensor(rows).repeat(4)
+    for seed in range(count):
+        one.learn(*vectors(labels, seed=seed))
+        if not seed:
+            birth = one.model.head.held_weight.clone(), one.model.head.held_bias.clone()
+    return one, birth
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_spare_rows_do_not_move(optimizer):
+    one, (weight, bias) = learned(20, [0, 1], optimizer=optimizer, weight_decay=0.1)
+    head = one.model.head
+    assert torch.equal(head.weight[2:], weight[2:])
+    assert torch.equal(head.bias[2:], bias[2:])
+    assert not torch.equal(head.weight[:2], weight[:2])
+
+
+def test_spare_rows_would_collapse_if_they_were_not_put_back(monkeypatch):
+    """The trap: Adam's coupled decay moves a row without gradient by about lr each step."""
+    monkeypatch.setattr(Head, "restore", lambda head: None)
+    one, (weight, _) = learned(20, [0, 1], weight_decay=1e-4, lr=1e-3)
+    now, birth = one.model.head.weight[2:].detach(), weight[2:]
+    assert float((now - birth).abs().median()) > 10 * 1e-3
+    assert float(now.abs().sum()) < 0.7 * float(birth.abs().sum())
+
+
+def test_a_frozen_head_trains_in_the_first_task_and_stays_from_the_first_boundary_on():
+    one, (birth, birth_bias) = learned(5, [0, 1], head="frozen")
+    weight, bias = one.model.head.weight.clone(), one.model.head.bias.clone()
+    assert not torch.equal(weight[:2], birth[:2])
+    for task in range(1, 3):
+        one.new_task()
+        body = one.model.body.first.weight.clone()
+        for seed in range(5):
+            one.learn(*vectors([2 * task, 2 * task + 1, 0, 1], seed=10 * task + seed))
+        assert not torch.equal(one.model.body.first.weight, body)
+        assert torch.equal(one.model.head.weight, weight)
+        assert torch.equal(one.model.head.bias, bias)
+    assert torch.equal(one.model.head.weight[2:], birth[2:])
+    assert torch.equal(one.model.head.bias[2:], birth_bias[2:])
+
+
+def test_an_inferred_boundary_freezes_too():
+    one, (birth, _) = learned(5, [0, 1], head="frozen", gap=2)
+    before = one.model.head.weight.clone()
+    one.learn(*vectors([2, 3, 2, 3]))
+    assert one.task == 1
+    assert torch.equal(one.model.head.weight, before)
+    assert torch.equal(one.model.head.weight[2:], birth[2:])
+
+
+def test_rows_are_the_same_whether_classes_come_at_once_or_one_by_one():
+    def rows(batches):
+        one = onepass.Finetune(head="frozen", device="cpu", seed=4)
+        one.learn(*vectors([0, 1]))
+        one.new_task()
+        for batch in batches:
+            one.learn(*vectors(batch))
+        assert one.model.head.capacity == 64
+        return one.model.head.weight[2:40], one.model.head.bias[2:40]
+
+    at_once, one_by_one = rows([list(range(2, 40))]), rows([[label] for label in range(2, 40)])
+    assert torch.equal(at_once[0], one_by_one[0])
+    assert torch.equal(at_once[1], one_by_one[1])
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_a_head_that_grows_learns_what_one_learns_that_was_large_from_the_start(
+    optimizer, monkeypatch
+):
+    def run(capacity):
+        monkeypatch.setattr(learner, "FIRST_CAPACITY", capacity)
+        one = onepass.Finetune(optimizer=optimizer, device="cpu")
+        for step in range(24):
+            one.learn(*vectors([step // 2, step // 2 + 1, step // 3, 0], seed=step))
+        return one.scores(vectors(range(10), seed=99)[0])
+
+    assert torch.allclose(run(2), run(64), atol=1e-4)

@@ -1,0 +1,144 @@
+"""Optimisers, and what they must know when the head grows."""
+
+import pytest
+import torch
+from torch import nn
+
+from onepass import optimise
+
+KINDS = ("adam", "adamw", "sgd")
+
+
+def parameter(rows=4, columns=3, seed=0):
+    return nn.Parameter(torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)))
+
+
+def grown(old, rows):
+    return nn.Parameter(optimise.pad_rows(old.detach(), rows - len(old)))
+
+
+def train(optimizer, target, steps=3):
+    for step in range(steps):
+        optimizer.zero_grad()
+        (target * (torch.arange(target.numel()).view_as(target) + step)).sum().backward()
+        optimizer.step()
+
+
+def by_hand(kind, value, gradients, lr, decay):
+    """Adam (Kingma and Ba) with coupled or decoupled decay, and plain gradient descent."""
+    value = value.clone()
+    m, v = torch.zeros_like(value), torch.zeros_like(value)
+    for step, plain in enumerate(gradients, 1):
+        gradient = plain if kind == "adamw" else plain + decay * value
+        if kind == "adamw":
+            value = value * (1 - lr * decay)
+        if kind == "sgd":
+            value = value - lr * gradient
+            continue
+        m, v = 0.9 * m + 0.1 * gradient, 0.99 * v + 0.01 * gradient**2
+        value = value - lr * (m / (1 - 0.9**step)) / ((v / (1 - 0.99**step)).sqrt() + 1e-8)
+    return value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_its_textbook_rule(kind):
+    weight, source = parameter(), torch.Generator().manual_seed(1)
+    gradients = [torch.randn(4, 3, generator=source) for _ in range(6)]
+    expected = by_hand(kind, weight.detach(), gradients, lr=0.05, decay=0.1)
+    optimizer = optimise.make(kind, [weight], lr=0.05, decay=0.1)
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+    assert torch.allclose(weight, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_parameters_that_train_are_taken(kind):
+    frozen, trained = parameter().requires_grad_(False), parameter()
+    optimizer = optimise.make(kind, [frozen, trained], lr=0.1, decay=0.0)
+    (group,) = optimizer.param_groups
+    assert [one is trained for one in group["params"]] == [True]
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_growth_keeps_the_moments_of_old_rows_and_gives_new_ones_none(kind):
+    old = parameter()
+    optimizer = optimise.make(kind, [old], lr=0.1, decay=0.1)
+    train(optimizer, old)
+    before = {key: value.clone() for key, value in optimizer.state[old].items()}
+    new = grown(old, 7)
+    optimise.replace(optimizer, old, new)
+    after = optimizer.state[new]
+    assert after.keys() == before.keys()
+    assert int(after["step"]) == 3
+    for moment in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(after[moment][:4], before[moment])
+        assert before[moment].abs().sum() > 0
+        assert after[moment][4:].eq(0).all()
+        assert after[moment].shape == new.shape
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_growth_the_new_parameter_trains_and_the_old_one_is_gone(kind):
+    old, other = parameter(), parameter(seed=1)
+    twin = parameter()
+    optimizer = optimise.make(kind, [old, other], lr=0.1, decay=0.1)
+    alone = optimise.make(kind, [twin], lr=0.1, decay=0.1)
+    train(optimizer, old)
+    train(alone, twin)
+    new = grown(old, 6)
+    optimise.replace(optimizer, old, new)
+    assert [one is new for one in optimizer.param_groups[0]["params"]] == [True, False]
+    assert old not in optimizer.state
+    kept = old.detach().clone()
+    train(optimizer, new)
+    train(alone, twin)
+    assert torch.equal(old, kept)
+    assert torch.allclose(new[:4], twin)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_growth_before_the_first_step_starts_from_nothing(kind):
+    old = parameter()
+    optimizer = optimise.make(kind, [old], lr=0.1, decay=0.0)
+    new = grown(old, 6)
+    optimise.replace(optimizer, old, new)
+    train(optimizer, new, steps=1)
+    assert not torch.equal(new[:4], old)
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), slice(0, 4), slice(2, 2)])
+def test_forgotten_rows_have_no_moments_and_the_others_keep_theirs(rows):
+    weight = parameter()
+    optimizer = optimise.make("adam", [weight], lr=0.1, decay=0.1)
+    train(optimizer, weight)
+    before = {key: value.clone() for key, value in optimizer.state[weight].items()}
+    optimise.forget_rows(optimizer, weight, rows)
+    others = torch.ones(4, dtype=torch.bool)
+    others[rows] = False
+    after = optimizer.state[weight]
+    for moment in ("exp_avg", "exp_avg_sq"):
+        assert after[moment][~others].eq(0).all()
+        assert torch.equal(after[moment][others], before[moment][others])
+    assert int(after["step"]) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_is_nothing_to_forget_before_the_first_step(kind):
+    weight = parameter()
+    optimizer = optimise.make(kind, [weight], lr=0.1, decay=0.0)
+    optimise.forget_rows(optimizer, weight, slice(0, 2))
+    train(optimizer, weight, steps=1)
+    assert not torch.equal(weight, parameter())
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (3, 2, 2)])
+def test_padding_puts_zeros_behind_the_last_row(shape):
+    padded = optimise.pad_rows(torch.ones(shape), 2)
+    assert padded.shape == (5, *shape[1:])
+    assert padded[:3].eq(1).all()
+    assert padded[3:].eq(0).all()
+
+
+def test_a_mask_is_padded_with_false():
+    assert optimise.pad_rows(torch.tensor([True, False]), 2).tolist() == [True, False, False, False]

@@ -1,0 +1,289 @@
+"""Saved, opened and gone on equals never stopped, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from torch import nn
+
+import onepass
+from onepass import CheckpointError, ClassIncremental, UnknownNameError, registry
+from onepass.evaluate import Tick, walk
+
+METHODS = [info.key for info in registry.methods()]
+
+
+@pytest.fixture(scope="module")
+def data():
+    """More classes than the head's first capacity, and colours, so that everything is drawn."""
+    return onepass.load(
+        "synthetic", classes=20, train_per_class=4, test_per_class=2, shape=(3, 6, 6), noise=0.1
+    )
+
+
+@pytest.fixture(scope="module")
+def stream(data):
+    return ClassIncremental(data, tasks=5, batch=2, seed=0)
+
+
+def small(key, **settings):
+    kind = registry.get(key).learner
+    chosen = {"memory": 12, **settings} if "memory" in kind.setting_names() else settings
+    return kind.configured(device="cpu", seed=3, **chosen)
+
+
+def reopened(learner, folder, **options):
+    learner.save(folder / "learner.pt")
+    return onepass.open(folder / "learner.pt", device="cpu", **options)
+
+
+def live(learner, stream, first=0, past=None):
+    for tick in walk(learner, stream, start=Tick(first, 0, 0.0)):
+        if tick.step == past:
+            return
+
+
+def same(one, other, x):
+    assert one.state_sha256() == other.state_sha256()
+    assert one.classes == other.classes
+    assert one.get_params().keys() == other.get_params().keys()
+    return torch.equal(one.scores(x), other.scores(x))
+
+
+def check_going_on(make, stream, stops, folder, **options):
+    """Stopped after these steps and opened again each time, against never stopped."""
+    whole, resumed, first = make(), make(), 0
+    live(whole, stream)
+    for stop in stops:
+        if stop:
+            live(resumed, stream, first, stop)
+        resumed, first = reopened(resumed, folder, **options), stop
+    live(resumed, stream, first)
+    assert len(whole.seen) == 32
+    assert type(resumed) is type(whole)
+    assert same(whole, resumed, stream.dataset.test_x)
+
+
+class Own(nn.Module):
+    """A user's own network, with statistics that must be saved."""
+
+    def __init__(self, channels=4):
+        super().__init__()
+        self.conv = nn.Conv2d(3, channels, 3, padding=1)
+        self.norm = nn.BatchNorm2d(channels)
+        source = torch.Generator().manual_seed(5)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.5, 0.5, generator=source)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x))).mean(dim=(2, 3))
+
+
+# ---- going on
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_going_on_equals_never_stopped(method, stream, tmp_path):
+    """Before the first step, in a task, at a boundary, and around the growth of the head."""
+    check_going_on(lambda: small(method), stream, (0, 3, 8, 32, 34), tmp_path)
+
+
+@pytest.mark.parametrize("stop", [1, 8, 21, 33])
+def test_going_on_after_one_stop_equals_never_stopped(stop, stream, tmp_path):
+    check_going_on(lambda: small("gsa"), stream, [stop], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"head": "frozen"},
+        {"optimizer": "sgd"},
+        {"optimizer": "adamw"},
+        {"mirror": True},
+        {"augment": "none"},
+        {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)},
+        {"memory": 0},
+    ],
+    ids=str,
+)
+def test_going_on_equals_never_stopped_with_other_settings(settings, stream, tmp_path):
+    check_going_on(lambda: small("gsa", **settings), stream, (3, 18), tmp_path)
+
+
+def test_stopping_at_every_step_equals_never_stopping(stream, tmp_path):
+    check_going_on(lambda: small("gsa"), stream, range(len(stream)), tmp_path)
+
+
+@pytest.mark.parametrize("stop", range(1, 8))
+def test_quiet_batches_are_counted_on(stop, tmp_path):
+    """Nobody tells of boundaries; the third class comes after three quiet batches."""
+    source = torch.Generator().manual_seed(1)
+    labels = (0, 0, 0, 0, 1, 1, 1, 1, 2)
+    batches = [(torch.randn(3, 4, generator=source), [label] * 3) for label in labels]
+    whole, parted = (onepass.GSA(memory=5, mix=4, gap=3, device="cpu") for _ in range(2))
+    for step, batch in enumerate(batches):
+        parted = reopened(parted, tmp_path) if step == stop else parted
+        whole.learn(*batch)
+        parted.learn(*batch)
+    assert whole.task == parted.task == 2
+    assert whole.state_sha256() == parted.state_sha256()
+
+
+def test_a_learner_that_has_learned_nothing_can_be_saved(tmp_path, data):
+    told, fresh = small("er"), small("er")
+    told.new_task()
+    opened = reopened(told, tmp_path)
+    assert opened.book.told
+    assert not reopened(fresh, tmp_path).book.told
+    for one in (told, opened):
+        one.learn(data.train_x[:5], data.train_y[:5])
+    assert same(told, opened, data.test_x)
+
+
+def test_saving_changes_no_bit_of_the_learner(stream, tmp_path):
+    one = small("gsa")
+    live(one, stream, 0, 6)
+    before = one.state_sha256()
+    opened = reopened(one, tmp_path)
+    live(opened, stream, 6, 12)
+    assert one.state_sha256() == before
+    assert opened.state_sha256() != before
+
+
+def test_a_state_is_a_snapshot(stream):
+    one = small("gsa")
+    live(one, stream, 0, 6)
+    state, before = one.state_dict(), one.state_sha256()
+    live(one, stream, 6)
+    copy = small("gsa")
+    copy.load_state_dict(state)
+    assert copy.state_sha256() == before
+
+
+def test_a_state_is_refused_by_a_learner_that_has_learned(stream):
+    one = small("er")
+    live(one, stream, 0, 2)
+    before = one.state_sha256()
+    with pytest.raises(CheckpointError, match="new"):
+        one.load_state_dict(one.state_dict())
+    assert one.state_sha256() == before
+
+
+def test_settings_are_opened_as_they_were_given(tmp_path):
+    one = small("gsa", lr=0.01, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0), fill=7, mix=32)
+    assert reopened(one, tmp_path).get_params() == one.get_params()
+
+
+def test_opening_and_learning_leave_the_global_generators_alone(stream, tmp_path):
+    one = small("gsa")
+    np.random.seed(0)
+    before, numpys = torch.get_rng_state(), np.random.get_state()[1].copy()
+    live(one, stream, 0, 6)
+    live(reopened(one, tmp_path), stream, 6, 12)
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(numpys, np.random.get_state()[1])
+
+
+# ---- a network of the user's own
+
+
+def test_a_network_of_ones_own_goes_on_when_it_is_given_again(stream, tmp_path):
+    check_going_on(lambda: small("er", net=Own()), stream, (0, 7), tmp_path, net=Own())
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
+    one = small("er", net=Own())
+    if steps:
+        live(one, stream, 0, steps)
+    with pytest.raises(CheckpointError, match="net="):
+        reopened(one, tmp_path)
+
+
+@pytest.mark.parametrize("net", [Own(channels=5), nn.Flatten()], ids=["wider", "another"])
+def test_another_network_does_not_fit(net, stream, tmp_path):
+    one = small("er", net=Own())
+    live(one, stream, 0, 3)
+    with pytest.raises(CheckpointError, match=r"learner\.pt does not fit"):
+        reopened(one, tmp_path, net=net)
+
+
+# ---- files that do not fit
+
+
+def damaged(folder, stream, change):
+    one = small("er")
+    live(one, stream, 0, 3)
+    content = one.payload()
+    change(content)
+    onepass.files.write_checkpoint(folder / "damaged.pt", content)
+    return folder / "damaged.pt"
+
+
+@pytest.mark.parametrize("name", ["method", "settings", "state"])
+def test_a_checkpoint_that_lacks_a_part_is_refused(name, stream, tmp_path):
+    path = damaged(tmp_path, stream, lambda content: content.pop(name))
+    with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):
+        onepass.open(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "book", "new", "shape", "dtype", "model", "optimizer", "parts", "generators"]
+)
+def test_a_state_that_lacks_a_part_is_refused(name, stream, tmp_path):
+    path = damaged(tmp_path, stream, lambda content: content["state"].pop(name))
+    with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):
+        onepass.open(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dtype", "nonsense"),
+        ("shape", [3, 9, 9]),
+        ("book", {"pages": 3}),
+        ("model", {}),
+        ("new", torch.zeros(3, dtype=torch.bool)),
+        ("parts", {"store": {"seen": torch.tensor(3), "x": torch.zeros(2), "y": torch.zeros(2)}}),
+        ("generators", {"draws": {"device": "cpu", "state": torch.zeros(3, dtype=torch.uint8)}}),
+    ],
+)
+def test_a_state_with_a_part_of_another_kind_is_refused(name, value, stream, tmp_path):
+    path = damaged(tmp_path, stream, lambda content: content["state"].update({name: value}))
+    with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):
+        onepass.open(path, device="cpu")
+
+
+def test_an_unknown_method_is_named(stream, tmp_path):
+    path = damaged(tmp_path, stream, lambda content: content.update(method="err"))
+    with pytest.raises(UnknownNameError, match="unknown method 'err'"):
+        onepass.open(path, device="cpu")
+
+
+def test_an_unknown_setting_is_named(stream, tmp_path):
+    path = damaged(tmp_path, stream, lambda content: content["settings"].update(momentum=0.9))
+    with pytest.raises(UnknownNameError, match="momentum"):
+        onepass.open(path, device="cpu")
+
+
+# ---- scikit-learn's clone
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_clone_has_the_settings_and_has_learned_nothing(method, stream):
+    one = small(method, lr=0.01)
+    live(one, stream, 0, 3)
+    copy = clone(one)
+    assert type(copy) is type(one)
+    assert copy.get_params() == one.get_params()
+    assert copy.steps == 0
+    assert copy.classes == []
+    live(copy, stream, 0, 3)
+    assert same(one, copy, stream.dataset.test_x)
+
+
+def test_a_clone_has_a_network_of_its_own():
+    one = small("er", net=Own())
+    copy = clone(one)
+    assert copy.net is not one.net
+    assert isinstance(copy.net, Own)

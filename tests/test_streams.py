@@ -1,0 +1,200 @@
+"""An order over a dataset: every training sample once, task after task, in small batches."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import onepass
+from onepass import ClassIncremental, Dataset, InputError
+
+PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
+MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+
+
+def dataset(counts, seed=0):
+    """Images of one pixel; the classes lie in no order."""
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
+    x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
+    return Dataset("tiny", x, y, x, y, tuple(map(str, range(len(counts)))))
+
+
+def steps(stream):
+    return [stream.indices(step).tolist() for step in range(len(stream))]
+
+
+def indices(stream):
+    return [index for batch in steps(stream) for index in batch]
+
+
+def last_batches(stream):
+    return [len(stream.indices(step)) for step in range(len(stream)) if stream.ends_task(step)]
+
+
+counts_of_classes = st.lists(st.integers(1, 23), min_size=1, max_size=8)
+orders = st.sampled_from(["natural", "shuffled"])
+
+
+@PROPERTY
+@given(counts_of_classes, st.integers(1, 12), orders, st.integers(0, 1000), st.data())
+def test_every_training_sample_comes_exactly_once(counts, batch, order, seed, data):
+    tasks = data.draw(st.integers(1, len(counts)))
+    stream = ClassIncremental(dataset(counts), tasks, batch, order, seed)
+    assert sorted(indices(stream)) == list(range(sum(counts)))
+
+
+@PROPERTY
+@given(counts_of_classes, st.integers(1, 12), orders, st.integers(0, 1000), st.data())
+def test_short_last_batches_are_kept_and_no_batch_is_longer(counts, batch, order, seed, data):
+    tasks = data.draw(st.integers(1, len(counts)))
+    stream = ClassIncremental(dataset(counts), tasks, batch, order, seed)
+    sizes = [sum(counts[label] for label in group) for group in stream.tasks]
+    assert len(stream) == sum(math.ceil(size / batch) for size in sizes)
+    assert last_batches(stream) == [size - batch * ((size - 1) // batch) for size in sizes]
+    assert {len(y) for _, y in stream} <= set(range(1, batch + 1))
+
+
+@PROPERTY
+@given(counts_of_classes, st.integers(1, 12), orders, st.integers(0, 1000), st.data())
+def test_a_task_holds_its_classes_and_no_others(counts, batch, order, seed, data):
+    tasks = data.draw(st.integers(1, len(counts)))
+    stream = ClassIncremental(dataset(counts), tasks, batch, order, seed)
+    assert sorted(label for group in stream.tasks for label in group) == list(range(len(counts)))
+    sizes = [len(group) for group in stream.tasks]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+    for step, (x, y) in enumerate(stream):
+        assert set(y.tolist()) <= set(stream.tasks[stream.task_of(step)])
+        assert len(x) == len(y)
+    found = [stream.task_of(step) for step in range(len(stream))]
+    assert found == sorted(found)
+    assert set(found) == set(range(tasks))
+
+
+def test_batches_are_the_samples_at_their_indices():
+    data = onepass.load("digits")
+    stream = ClassIncremental(data, tasks=5)
+    for step, (x, y) in enumerate(stream):
+        assert torch.equal(x, data.train_x[stream.indices(step)])
+        assert torch.equal(y, data.train_y[stream.indices(step)])
+
+
+def test_tasks_start_and_end_where_the_task_changes():
+    stream = ClassIncremental(dataset([5, 5, 3, 9]), tasks=2, batch=4)
+    starts = [step for step in range(len(stream)) if stream.starts_task(step)]
+    ends = [step for step in range(len(stream)) if stream.ends_task(step)]
+    assert (starts, ends) == ([0, 3], [2, 5])
+
+
+def test_the_natural_order_is_that_of_the_labels():
+    natural = ClassIncremental(dataset([2] * 10), tasks=5)
+    assert natural.tasks == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
+
+
+def test_a_shuffled_order_is_the_seeds_and_not_the_number_of_tasks():
+    def order(tasks, seed):
+        stream = ClassIncremental(dataset([2] * 10), tasks, class_order="shuffled", seed=seed)
+        return [label for group in stream.tasks for label in group]
+
+    assert order(5, 1) == order(2, 1) == order(10, 1)
+    assert order(5, 1) != order(5, 2)
+    assert order(5, 1) != list(range(10))
+
+
+def test_groups_of_classes_may_be_given():
+    stream = ClassIncremental(dataset([4, 4, 4, 4, 4]), tasks=[[3], [0, 4]], batch=3)
+    assert stream.tasks == [(3,), (0, 4)]
+    labels = [y for _, y in stream]
+    assert torch.cat(labels[:2]).tolist() == [3] * 4
+    assert sorted(torch.cat(labels[2:]).tolist()) == [0] * 4 + [4] * 4
+
+
+def test_the_same_seed_gives_the_same_stream_and_another_another():
+    data = dataset([20, 20, 20])
+    first = steps(ClassIncremental(data, 3, seed=4))
+    assert first == steps(ClassIncremental(data, 3, seed=4))
+    assert first != steps(ClassIncremental(data, 3, seed=5))
+
+
+def test_samples_of_a_task_are_shuffled():
+    data = dataset([50, 50])
+    assert indices(ClassIncremental(data, tasks=1)) != list(range(100))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_order_inside_a_task_does_not_depend_on_how_its_classes_were_chosen(seed):
+    data = dataset([7, 3, 9, 4, 6, 5])
+    shuffled = ClassIncremental(data, tasks=3, class_order="shuffled", seed=seed)
+    given_by_hand = ClassIncremental(data, tasks=shuffled.tasks, seed=seed)
+    assert steps(shuffled) == steps(given_by_hand)
+
+
+def test_the_class_order_takes_nothing_from_the_stream_order():
+    """With classes of one size a task is shuffled alike, whichever classes it holds."""
+    data = dataset([6] * 8)
+
+    def ranks(order):
+        stream = ClassIncremental(data, tasks=4, class_order=order, seed=3)
+        places = torch.tensor(indices(stream)).view(4, 12)
+        return places.argsort(dim=1).argsort(dim=1).tolist()
+
+    assert ranks("natural") == ranks("shuffled")
+
+
+def test_the_batch_size_cuts_one_and_the_same_order():
+    data = dataset([11, 12, 13])
+    wanted = indices(ClassIncremental(data, 3, batch=1, seed=1))
+    assert indices(ClassIncremental(data, 3, batch=10, seed=1)) == wanted
+
+
+def test_streams_leave_the_global_generator_alone():
+    before = torch.get_rng_state()
+    ClassIncremental(dataset([9, 9]), 2, class_order="shuffled", seed=1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_mnist_takes_6002_steps_with_short_batches_at_the_ends_of_tasks():
+    stream = ClassIncremental(dataset(MNIST), tasks=5, batch=10)
+    assert len(stream) == 6002
+    assert last_batches(stream) == [5, 9, 3, 3, 10]
+    assert len(set(indices(stream))) == 60_000
+
+
+@pytest.mark.parametrize(("classes", "tasks"), [(10, 5), (100, 10)])
+def test_cifar_takes_5000_steps(classes, tasks):
+    stream = ClassIncremental(dataset([50_000 // classes] * classes), tasks, batch=10)
+    assert len(stream) == 5000
+    assert last_batches(stream) == [10] * tasks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"batch": 0}, "batch"),
+        ({"batch": -3}, "batch"),
+        ({"batch": 2.5}, "batch"),
+        ({"batch": "10"}, "batch"),
+        ({"tasks": 0}, "tasks"),
+        ({"tasks": 4}, "tasks"),
+        ({"tasks": 1.5}, "tasks"),
+        ({"tasks": [0, 1]}, "tasks"),
+        ({"tasks": []}, "tasks"),
+        ({"tasks": [[0], []]}, "tasks"),
+        ({"tasks": [[0, 1], [1, 2]]}, "disjoint"),
+        ({"tasks": [[0, 0]]}, "disjoint"),
+        ({"tasks": [[0], [7]]}, "7"),
+        ({"class_order": "random"}, "natural or shuffled"),
+    ],
+)
+def test_a_bad_argument_is_named(arguments, named):
+    with pytest.raises(InputError, match=named):
+        ClassIncremental(dataset([4, 4, 4]), **{"tasks": 3, **arguments})
+
+
+@pytest.mark.parametrize("tasks", [[[0], [1], [2]], [[0, 1]], 3, 1], ids=str)
+def test_a_class_without_training_samples_is_refused_whether_dealt_or_named(tasks):
+    with pytest.raises(InputError, match=r"no training samples of the classes \[1\]"):
+        ClassIncremental(dataset([4, 0, 4]), tasks)
