@@ -14,18 +14,19 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 
-from onepass import data, metrics, registry, settings
+from onepass import data, metrics, registry, settings, streams
+from onepass.data.load import is_path
 from onepass.errors import InputError, RunError, UnknownNameError
 from onepass.evaluate import Point, Tick, walk
 from onepass.learner import Learner
 from onepass.record import Progress, RunFolder, surroundings
 from onepass.saved import from_payload
-from onepass.streams import ClassIncremental, Stream
+from onepass.streams import Stream
 from onepass.version import __version__
 
 PRESETS = ("paper", "official", "tuned")
 POINTS_PER_RUN = 20
-NAMED = ("method", "dataset", "memory", "seed", "preset", "settings", "device")
+NAMED = ("method", "dataset", "memory", "seed", "preset", "settings", "device", "data_root")
 REPORTED = (
     "method",
     "dataset",
@@ -54,9 +55,12 @@ class Job:
     dataset: str = "digits"
     memory: int = 100
     seed: int = 0
-    tasks: int = 5
+    stream: str = "class-incremental"
+    tasks: int | None = None
     batch: int = 10
     class_order: Literal["natural", "shuffled"] = "natural"
+    image_size: int | None = None
+    test_fraction: float | None = None
     preset: str = "paper"
     settings: dict[str, str] = field(default_factory=dict)
     validation: float = 0.0
@@ -65,11 +69,13 @@ class Job:
     device: str = "auto"
     threads: int = 1
     deterministic: bool = False
+    data_root: str | None = field(default=None, compare=False)
 
     @property
     def folder_name(self) -> str:
         """Readable for plain jobs; other choices add a fingerprint, so that no two jobs meet."""
-        name = f"{self.method}-{self.dataset}-m{self.memory}-s{self.seed}"
+        dataset = Path(self.dataset).resolve().stem if is_path(self.dataset) else self.dataset
+        name = f"{self.method}-{dataset}-m{self.memory}-s{self.seed}"
         if not self.variant:
             return name
         return f"{name}-{hashlib.sha256(self.variant.encode()).hexdigest()[:8]}"
@@ -95,16 +101,23 @@ class Job:
 
     def load(self) -> tuple[Stream, Learner]:
         info = registry.get(self.method)
-        dataset = data.load(self.dataset)
+        dataset = data.load(
+            self.dataset,
+            root=self.data_root,
+            image_size=self.image_size,
+            test_fraction=self.test_fraction,
+        )
         if self.validation:
             dataset = dataset.hold_out(self.validation, self.seed)
-        stream = ClassIncremental(
-            dataset,
-            tasks=1 if info.one_task else self.tasks,
-            batch=self.batch,
-            class_order=self.class_order,
-            seed=self.seed,
-        )
+        table = {
+            "tasks": data.usual_tasks(dataset) if self.tasks is None else self.tasks,
+            "batch": self.batch,
+            "class_order": self.class_order,
+            **streams.parse(self.stream),
+        }
+        if info.one_task:
+            table["tasks"] = 1
+        stream = streams.make(dataset, table, seed=self.seed)
         return stream, info.learner.configured(**self.arguments(dataset))
 
     def arguments(self, dataset: data.Dataset) -> dict[str, Any]:
@@ -215,7 +228,7 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
     passes = learner.passes(job.batch)
     return {
         "method": job.method,
-        "dataset": job.dataset,
+        "dataset": stream.dataset.name,
         "memory": getattr(learner, "memory", 0),
         "seed": job.seed,
         "accuracy": last.accuracy,
@@ -246,7 +259,9 @@ def report(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(job: Job) -> dict[str, Any]:
+    """What makes two jobs the same; where the data lie on this machine does not."""
     whole: dict[str, Any] = json.loads(json.dumps(asdict(job)))
+    del whole["data_root"]
     return whole
 
 

@@ -72,6 +72,12 @@ def names() -> list[str]:
     return [*EMBEDDED, *CATALOGUE]
 
 
+def usual_tasks(dataset: Dataset) -> int:
+    """Into how many tasks the paper splits a dataset; five for any other, if it has the classes."""
+    entry = CATALOGUE.get(dataset.name)
+    return entry.tasks if entry else min(5, dataset.classes)
+
+
 def is_path(name: str) -> bool:
     return "/" in name or name.endswith(".npz") or name in (".", "..")
 

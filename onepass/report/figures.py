@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,8 +15,10 @@ from onepass.errors import InputError
 from onepass.evaluate import Point
 from onepass.record import RunFolder
 from onepass.report.tables import Row, Spread, summarise
+from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
+MOST_COLUMNS = 200
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -33,8 +36,7 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
 
     Methods that see all classes as one task are a reference: a dashed line.
     """
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError(f"a picture's name must end in .png, .svg or .pdf, not {output.name!r}")
+    _check_suffix(output)
     runs = [RunFolder(path) for path in folders]
     groups = _grouped(runs)
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
@@ -112,3 +114,33 @@ def _bars(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
     axes.set_yticks(range(0, 101, 20))
     axes.title.set_fontsize(9)
     axes.grid(visible=False, axis="x")
+
+
+def stream(source: Stream, output: Path) -> None:
+    """Class against time: how many samples of each class come in each stretch of the stream."""
+    _check_suffix(output)
+    columns = min(len(source), MOST_COLUMNS)
+    counts = np.zeros((source.dataset.classes, columns))
+    for step in range(len(source)):
+        labels = source.dataset.train_y[source.indices(step)].numpy()
+        came = np.bincount(labels, minlength=source.dataset.classes)
+        counts[:, step * columns // len(source)] += came
+    shown = np.ma.masked_equal(counts, 0)
+    with mpl.rc_context({**STYLE, "axes.grid": False}):
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        extent = (0, len(source), source.dataset.classes - 0.5, -0.5)
+        picture = axes.imshow(shown, aspect="auto", extent=extent, interpolation="nearest")
+        figure.colorbar(picture, ax=axes, label="samples")
+        for step in range(1, len(source)):
+            if source.starts_task(step):
+                axes.axvline(step, color="0.5", linewidth=0.6, linestyle=":")
+        told = "boundaries told" if source.boundaries else "boundaries not told"
+        axes.set(xlabel="batches", ylabel="class", title=f"{source.spec['stream']}, {told}")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output)
+
+
+def _check_suffix(output: Path) -> None:
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"a picture's name must end in .png, .svg or .pdf, not {output.name!r}")

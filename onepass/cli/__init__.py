@@ -1,0 +1,60 @@
+"""The command line: a thin layer over the package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from onepass.cli import data, predicting, running, showing
+from onepass.cli.base import app, messages
+from onepass.errors import OnepassError, TrainingError
+from onepass.version import __version__
+
+# typer carries a click of its own under a private name; its usage errors are this one's ancestors.
+USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onepass {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
+    try:
+        status = app(standalone_mode=False)
+    except OnepassError as problem:
+        status = _say(problem, 2)
+    except (typer.Abort, KeyboardInterrupt):
+        status = _say("interrupted; what was written can be resumed", 130)
+    except TrainingError as problem:
+        status = _say(problem, 1)
+    except OSError as problem:
+        status = _say(problem, 2)
+    except Exception as problem:
+        if not isinstance(problem, USAGE_ERRORS):
+            raise
+        status = _say(problem.format_message(), 2)
+    sys.stdout.flush()
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(problem: object, status: int) -> int:
+    messages.print(f"error: {problem}".replace(os.linesep, " "), markup=False)
+    return status
+
+
+__all__ = ["data", "main", "predicting", "running", "showing"]

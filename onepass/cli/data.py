@@ -1,0 +1,83 @@
+"""onepass data list, check, cache"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onepass.cli.base import app, printed, rich_table
+from onepass.data.catalogue import CATALOGUE, Entry, data_root
+from onepass.data.load import download, load
+from onepass.data.verify import verify, whereabouts
+from onepass.errors import DataError, UnknownNameError
+
+data_app = typer.Typer(
+    help="What datasets are here, and whether they are whole.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data_app, name="data")
+Root = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="Where datasets lie (default: $ONEPASS_DATA, or data)."),
+]
+
+
+def _entry(name: str) -> Entry:
+    if name not in CATALOGUE:
+        raise UnknownNameError("dataset", name, CATALOGUE)
+    return CATALOGUE[name]
+
+
+@data_app.command(
+    name="list", epilog="\b\nExamples:\n  onepass data list\n  onepass data list --data-root ~/data"
+)
+def list_(
+    root: Root = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Show which datasets are here and how to get the others."""
+    place = data_root(root)
+    rows = []
+    for entry in CATALOGUE.values():
+        found = whereabouts(entry, place)
+        how = "" if found != "missing" else f"into {place / entry.places[0]}, or from {entry.hub}"
+        rows.append({"dataset": entry.name, "found": found, "how to get it": how})
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+    else:
+        printed.print(rich_table(rows[0].keys(), [list(row.values()) for row in rows]))
+
+
+@data_app.command(epilog="\b\nExamples:\n  onepass data check cifar100")
+def check(
+    name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or tiny-imagenet.")],
+    root: Root = None,
+) -> None:
+    """Compare counts, sizes and checksums with the official ones; exit 2 if any differs."""
+    findings = verify(_entry(name), data_root(root))
+    for finding in findings:
+        typer.echo(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
+    bad = sum(not finding.good for finding in findings)
+    if bad:
+        raise DataError(f"{name} is not whole: {bad} of {len(findings)} findings are wrong")
+
+
+@data_app.command(
+    epilog="\b\nExamples:\n  onepass data cache cifar100\n  onepass data cache mnist --download"
+)
+def cache(
+    name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or tiny-imagenet.")],
+    root: Root = None,
+    fetch: Annotated[
+        bool, typer.Option("--download", help="From the hub: pip install 'onepass[hub]'.")
+    ] = False,
+) -> None:
+    """Decode a dataset once, so that every later load maps it from the disk."""
+    entry = _entry(name)
+    dataset = download(entry) if fetch else load(name, root=root)
+    typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

@@ -1,0 +1,42 @@
+"""onepass predict"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onepass.cli.base import app, messages
+from onepass.errors import InputError
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass predict runs/gsa-digits-m100-s0/checkpoint.pt photos/
+  onepass predict model.pt photos/ --json"""
+)
+def predict(
+    model: Annotated[
+        Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
+) -> None:
+    """Print path, class and score (softmax probability) for every image."""
+    from onepass.pictures import Unreadable, classify
+
+    failed = 0
+    for entry in classify(model, folder, device):
+        if isinstance(entry, Unreadable):
+            messages.print(f"error: {entry.path} is not a readable image", markup=False)
+            failed += 1
+        elif as_json:
+            typer.echo(json.dumps(entry._asdict()))
+        else:
+            typer.echo(f"{entry.path}\t{entry.label}\t{entry.score:.4f}")
+    if failed:
+        raise InputError(f"{failed} of the files could not be read as images")

@@ -1,0 +1,145 @@
+"""onepass list, table, figure"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onepass import registry
+from onepass.cli.base import app, one_of, printed, rich_table
+from onepass.data import load, usual_tasks
+from onepass.data.catalogue import CATALOGUE
+from onepass.data.load import EMBEDDED
+from onepass.streams import STREAMS, make, parse
+from onepass.streams.spec import arguments
+
+
+@app.command(
+    name="list",
+    epilog="""\b
+Examples:
+  onepass list methods
+  onepass list datasets --json""",
+)
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, datasets or streams.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Show what there is."""
+    rows = {"methods": _methods, "datasets": _datasets, "streams": _streams}
+    entries = rows[one_of("list", what, tuple(rows))]()
+    if as_json:
+        for entry in entries:
+            typer.echo(json.dumps(entry))
+    else:
+        cells = [[str(value) for value in entry.values()] for entry in entries]
+        printed.print(rich_table(entries[0].keys(), cells))
+
+
+def _methods() -> list[dict[str, Any]]:
+    entries = []
+    for info in registry.methods():
+        passes = info.learner().passes(batch=10)
+        entries.append(
+            {
+                "method": info.key,
+                "paper": info.paper,
+                "year": info.year or None,
+                "trained images a step": passes.trained,
+                "scored images a step": passes.scored,
+                "boundaries": info.boundaries,
+                "kept per sample": " + ".join(info.learner.keeps) or "nothing",
+                "presets": " ".join(["paper", *info.learner.presets]),
+            }
+        )
+    return entries
+
+
+def _datasets() -> list[dict[str, Any]]:
+    embedded = [
+        {"dataset": name, "classes": 10, "what": _summary(load)} for name, load in EMBEDDED.items()
+    ]
+    published = [
+        {
+            "dataset": entry.name,
+            "classes": len(entry.train),
+            "what": f"{sum(entry.train)} + {sum(entry.test)} images of {entry.shape[1]}x"
+            f"{entry.shape[2]}; onepass data check {entry.name} says whether it is here",
+        }
+        for entry in CATALOGUE.values()
+    ]
+    return embedded + published
+
+
+def _streams() -> list[dict[str, Any]]:
+    return [
+        {"stream": name, "keys": " ".join(arguments(name)), "what": _summary(stream)}
+        for name, stream in STREAMS.items()
+    ]
+
+
+def _summary(documented: object) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0]
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass table runs/
+  onepass table runs/ --format latex
+  onepass table runs/ --against published"""
+)
+def table(
+    folder: Annotated[Path, typer.Argument(help="A folder of runs.")],
+    format_: Annotated[
+        str, typer.Option("--format", help="text, markdown, latex or csv.")
+    ] = "text",
+    against: Annotated[
+        str | None, typer.Option(help="published: put the published figures beside ours.")
+    ] = None,
+) -> None:
+    """Finished runs as a table: mean, spread and number of runs for each method."""
+    from onepass.report import tables
+
+    if against is not None:
+        one_of("--against", against, ("published",))
+    one_of("--format", format_, ("text", *tables.FORMATS))
+    rows = tables.summarise(tables.read(folder))
+    header, cells = tables.grid(rows, published=against is not None)
+    if format_ == "text":
+        printed.print(rich_table(header, cells))
+    else:
+        typer.echo(tables.FORMATS[format_](header, cells), nl=False)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass figure accuracy runs/ -o accuracy.png
+  onepass figure accuracy runs/ --kind curves -o curves.svg
+  onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png"""
+)
+def figure(
+    what: Annotated[str, typer.Argument(help="accuracy, or stream.")],
+    source: Annotated[str, typer.Argument(help="A folder of runs, or a stream's SPEC.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
+    kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
+    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = "digits",
+    data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
+    seed: Annotated[int, typer.Option(help="stream: its seed.")] = 0,
+) -> None:
+    """Draw finished runs, or a stream: class against time."""
+    from onepass.record import finished_runs
+    from onepass.report import figures
+
+    if one_of("figure", what, ("accuracy", "stream")) == "accuracy":
+        one_of("--kind", kind, figures.KINDS)
+        figures.accuracy([run.path for run in finished_runs(Path(source))], output, kind=kind)
+    else:
+        data = load(dataset, root=data_root)
+        table = {"tasks": usual_tasks(data), **parse(source)}
+        figures.stream(make(data, table, seed=seed), output)
+    typer.echo(str(output))

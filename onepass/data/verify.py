@@ -1,0 +1,84 @@
+"""Whether a dataset is here, and whether it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from onepass.data import cache
+from onepass.data.base import Dataset, channel_statistics
+from onepass.data.catalogue import Entry
+from onepass.data.load import load
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at, and whether it was as it should be."""
+
+    good: bool
+    text: str
+
+
+def whereabouts(entry: Entry, root: Path) -> str:
+    """Where the dataset was found, in words."""
+    found = entry.find(root)
+    if found is not None:
+        return f"{found[0]} ({found[1].form})"
+    if cache.entry(entry.name, "download").is_dir():
+        return "downloaded, in the cache"
+    return "missing"
+
+
+def verify(entry: Entry, root: Path) -> list[Finding]:
+    """Counts per class, sizes, published checksums, and every byte of the cached arrays."""
+    dataset = load(entry.name, root=root)
+    findings = [Finding(True, f"found: {whereabouts(entry, root)}")]
+    findings += _checksums(entry, root)
+    findings += _counts(entry, dataset)
+    findings.append(_pixels(dataset))
+    found = entry.find(root)
+    identity = str(found[0].resolve()) if found else "download"
+    folder = cache.entry(entry.name, identity)
+    problem = cache.damage(folder, thorough=True)
+    findings.append(Finding(problem is None, problem or f"cached arrays are whole: {folder}"))
+    return findings
+
+
+def _checksums(entry: Entry, root: Path) -> list[Finding]:
+    found = entry.find(root)
+    if found is None:
+        return []
+    path, findings = found[0], []
+    for name, published in entry.md5.items():
+        file = path if path.name == name else path / name
+        if file.is_file():
+            good = cache.checksum(file, "md5") == published
+            findings.append(
+                Finding(good, f"{name}: {'as published' if good else 'not as published'}")
+            )
+    return findings
+
+
+def _counts(entry: Entry, dataset: Dataset) -> list[Finding]:
+    findings = []
+    for part, y, official in (
+        ("training", dataset.train_y, entry.train),
+        ("test", dataset.test_y, entry.test),
+    ):
+        counts = torch.bincount(y, minlength=len(official)).tolist()
+        wrong = [
+            f"{dataset.class_names[label]} {counts[label]} of {official[label]}"
+            for label in range(len(official))
+            if counts[label] != official[label]
+        ]
+        summary = f"{sum(counts)} {part} images in {len(official)} classes"
+        findings.append(Finding(not wrong, summary + (f": {', '.join(wrong)}" if wrong else "")))
+    return findings
+
+
+def _pixels(dataset: Dataset) -> Finding:
+    mean, std = channel_statistics(dataset.train_x)
+    numbers = [" ".join(f"{value:.4f}" for value in values) for values in (mean, std)]
+    shape = "x".join(map(str, dataset.train_x.shape[1:]))
+    return Finding(True, f"pixels {shape}, mean {numbers[0]}, standard deviation {numbers[1]}")
