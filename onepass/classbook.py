@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -52,3 +52,8 @@ class ClassBook:
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> ClassBook:
+        """As it was; every entry must be there."""
+        return cls(**{one.name: state[one.name] for one in fields(cls)})

@@ -36,6 +36,10 @@ class CheckpointError(OnepassError):
     """A file that is no checkpoint of ours, or not of this method or version."""
 
 
+class WriteError(OnepassError, OSError):
+    """A file could not be written; the one that was there before is still there."""
+
+
 class RunError(OnepassError):
     """A run folder that exists already, belongs to other settings, or cannot be written."""
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from onepass.errors import CheckpointError
+from onepass.errors import CheckpointError, WriteError
 
 FORMAT = "onepass"
 VERSION = 1
@@ -30,6 +30,9 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as problem:
+        partial.unlink(missing_ok=True)
+        raise WriteError(f"{path} could not be written: {problem.strerror}") from None
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

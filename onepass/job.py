@@ -16,7 +16,7 @@ import torch
 
 from onepass import data, metrics, registry, settings, streams
 from onepass.data.load import is_path
-from onepass.errors import InputError, RunError, UnknownNameError
+from onepass.errors import CheckpointError, InputError, RunError, UnknownNameError
 from onepass.evaluate import Point, Tick, walk
 from onepass.learner import Learner
 from onepass.record import Progress, RunFolder, surroundings
@@ -192,6 +192,13 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Pr
     if saved is None:
         return learner, None
     content, progress = saved
+    wanted = learner.payload()
+    for name in ("method", "settings"):
+        if content.get(name) != wanted[name]:
+            raise CheckpointError(
+                f"{folder.checkpoint_file} belongs to another run: its {name} is "
+                f"{content.get(name)!r}, not {wanted[name]!r}"
+            )
     return from_payload(content, str(folder.checkpoint_file), device=job.device), progress
 
 

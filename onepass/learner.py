@@ -110,7 +110,7 @@ class Learner(Configured, ABC):
         labels = inputs.as_labels(y, len(samples))
         if not self.steps:
             self.book = ClassBook(self.gap, told=self.book.told)  # a first step may have failed
-            self._build(tuple(samples.shape[1:]), samples.dtype)
+            self.prepare(tuple(samples.shape[1:]), samples.dtype)
         self._expect(samples)
         rows = self._admit(labels)
         step = self.step(samples.to(self.where), rows)
@@ -228,10 +228,10 @@ class Learner(Configured, ABC):
         """Goes on where the saved learner was; this one must have learned nothing yet."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
-        self.book = ClassBook(**{**state["book"], "gap": self.gap})
+        self.book = ClassBook.from_state(state["book"])
         if not state["steps"]:
             return
-        self._build(tuple(state["shape"]), DTYPES[state["dtype"]])
+        self.prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
         self._add_rows(0)
         self.new.copy_(state["new"])
         self.model.load_state_dict(state["model"])
@@ -253,7 +253,8 @@ class Learner(Configured, ABC):
 
     # ---- behind the door
 
-    def _build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Makes network, optimiser and parts for samples of this shape; `learn` calls it."""
         self.where = devices.resolve(self.device)
         self._shape, self._dtype = shape, dtype
         self.generators = {
@@ -332,8 +333,8 @@ class Learner(Configured, ABC):
         return part
 
     def _load_generators(self, saved: dict[str, Any], steps: int) -> None:
-        for name, entry in saved.items():
-            source = self.generators[name]
+        for name, source in self.generators.items():
+            entry = saved[name]
             if entry["device"] == source.device.type:
                 source.set_state(entry["state"])
             else:  # another kind of device: its numbers cannot be continued, only begun anew

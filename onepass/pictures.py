@@ -6,16 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from PIL import Image, UnidentifiedImageError
-from torch import Tensor
-
-from onepass.errors import InputError
+from onepass.data.files import decode
+from onepass.data.folders import SUFFIXES
+from onepass.errors import DataError, InputError
 from onepass.files import read_checkpoint
 from onepass.saved import from_payload
-
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 class Prediction(NamedTuple):
@@ -40,24 +35,17 @@ def classify(model: Path, source: Path, device: str) -> Iterator[Prediction | Un
     if len(shape) != 3:
         raise InputError(f"{model} has not learned images, so it cannot classify any")
     names = content.get("class_names")
+    channels, height, width = shape
     for path in _images(source):
         try:
-            x = read_image(path, tuple(shape))
-        except (UnidentifiedImageError, OSError):
+            pixels = decode(path.read_bytes(), str(path), (channels, height, width), resize=True)
+        except (DataError, OSError):
             yield Unreadable(str(path))
             continue
-        probabilities = learner.scores(x.unsqueeze(0)).softmax(dim=1)[0]
+        probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
         label = learner.classes[int(probabilities.argmax())]
         name = names[label] if names else str(label)
         yield Prediction(str(path), name, float(probabilities.max()))
-
-
-def read_image(path: Path, shape: tuple[int, ...]) -> Tensor:
-    channels, height, width = shape
-    with Image.open(path) as picture:
-        fitted = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
-        pixels = torch.from_numpy(np.array(fitted))
-    return pixels.view(height, width, -1).permute(2, 0, 1)
 
 
 def _images(source: Path) -> list[Path]:
@@ -66,6 +54,6 @@ def _images(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     found = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
-    if not found:
-        raise InputError(f"there is no image in {source}")
-    return found
+    if files := [path for path in found if path.is_file()]:
+        return files
+    raise InputError(f"there is no image in {source}")

@@ -25,8 +25,34 @@ import numpy as np
 import torch
 
 from onepass import files
-from onepass.errors import CheckpointError, RunError
+from onepass.errors import CheckpointError, RunError, WriteError
 from onepass.evaluate import Point, Tick
+
+RESULT = (
+    "method",
+    "dataset",
+    "memory",
+    "seed",
+    "accuracy",
+    "forgetting",
+    "forgetting_all_tasks",
+    "mean_task_accuracy",
+    "anytime_accuracy",
+    "prequential_accuracy",
+    "accuracy_matrix",
+    "class_accuracy",
+    "steps",
+    "seconds",
+    "steps_per_second",
+    "trained_per_sample",
+    "scored_per_sample",
+    "variant",
+    "tasks",
+    "device",
+    "params_sha256",
+    "state_sha256",
+    "out",
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +92,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise RunError(f"cannot make the folder {self.path}: a file is in the way") from None
+        except OSError as problem:
+            raise RunError(f"cannot make the folder {self.path}: {problem.strerror}") from None
         foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
         if foreign and not self.run_file.exists():
             raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
@@ -75,21 +103,36 @@ class RunFolder:
         files.write_json(self.run_file, description)
 
     def description(self) -> dict[str, Any] | None:
-        return _read_json(self.run_file)
+        content = _read_json(self.run_file)
+        if content is not None and not isinstance(content.get("job"), dict):
+            raise RunError(f"{self.run_file} is damaged: it describes no run")
+        return content
 
     def result(self) -> dict[str, Any] | None:
-        return _read_json(self.result_file)
+        """The result as it was written, with the place where the folder is now."""
+        content = _read_json(self.result_file)
+        if content is None:
+            return None
+        if missing := [name for name in RESULT if name not in content]:
+            raise RunError(f"{self.result_file} is not a run's result: it has no {missing[0]}")
+        return {**content, "out": str(self.path)}
 
     def points(self) -> list[Point]:
         """The points of events.jsonl; a last line that a kill cut short is not one of them."""
         if not self.events_file.exists():
             return []
-        lines = self.events_file.read_text().splitlines(keepends=True)
-        return [point_of(json.loads(line)) for line in lines if line.endswith("\n")]
+        try:
+            lines = self.events_file.read_text().splitlines(keepends=True)
+            return [point_of(json.loads(line)) for line in lines if line.endswith("\n")]
+        except (ValueError, TypeError, KeyError):
+            raise RunError(f"{self.events_file} is damaged: a line is not a point") from None
 
     def append(self, point: Point) -> None:
-        with self.events_file.open("a") as file:
-            file.write(json.dumps(asdict(point)) + "\n")
+        try:
+            with self.events_file.open("a") as file:
+                file.write(json.dumps(asdict(point)) + "\n")
+        except OSError as problem:
+            raise WriteError(f"{self.events_file} could not grow: {problem.strerror}") from None
 
     def save_checkpoint(self, payload: dict[str, Any], progress: Progress) -> None:
         """`payload` is the learner's; the file serves `onepass.open` as well."""
@@ -108,6 +151,8 @@ class RunFolder:
         try:
             tick = Tick(**{name: content["tick"][name] for name in Tick.__dataclass_fields__})
             points = [point_of(json.loads(line)) for line in content["points"]]
+            if tick.step != content["state"]["steps"] or not isinstance(tick.seconds, float):
+                raise ValueError("the learner and its progress do not belong together")
         except (KeyError, TypeError, ValueError):
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
         return content, Progress(tick, points)

@@ -37,6 +37,8 @@ def from_payload(
             )
         learner = info.learner.configured(**settings)
         learner.load_state_dict(content["state"])
-    except (KeyError, TypeError, RuntimeError) as problem:
+    except CheckpointError:
+        raise
+    except Exception as problem:  # whatever a file that fits nothing leads to
         raise CheckpointError(f"{source} does not fit this onepass: {problem}") from None
     return learner

@@ -13,6 +13,7 @@ from onepass.cli.base import app, messages
 from onepass.errors import OnepassError, TrainingError
 from onepass.version import __version__
 
+INTERRUPTED = 130
 # typer carries a click of its own under a private name; its usage errors are this one's ancestors.
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
 
@@ -36,10 +37,12 @@ def main() -> None:
     """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
     try:
         status = app(standalone_mode=False)
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
     except OnepassError as problem:
         status = _say(problem, 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _say("interrupted; what was written can be resumed", 130)
+        status = _say("interrupted; what was written can be resumed", INTERRUPTED)
     except TrainingError as problem:
         status = _say(problem, 1)
     except OSError as problem:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from onepass.cli.base import app, messages
-from onepass.errors import InputError
 
 
 @app.command(
@@ -39,4 +38,4 @@ def predict(
         else:
             typer.echo(f"{entry.path}\t{entry.label}\t{entry.score:.4f}")
     if failed:
-        raise InputError(f"{failed} of the files could not be read as images")
+        raise typer.Exit(2)

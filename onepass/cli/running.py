@@ -119,8 +119,16 @@ def run(
 
 def _check_jobs(jobs: list[Job], out: Path, resume: bool) -> None:
     """Everything that can be refused is refused before the first run starts."""
+    if jobs[0].memory < 0:
+        raise InputError(f"--memory must be zero or more, not {jobs[0].memory}")
+    names = [job.folder_name for job in jobs]
     for job in jobs:
-        job.load()
+        if names.count(job.folder_name) > 1:
+            raise InputError(f"{job.method!r} is asked for twice")
+        if job.seed == jobs[0].seed:
+            stream, learner = job.load()
+            sample = stream.dataset.train_x[0]
+            learner.prepare(tuple(sample.shape), sample.dtype)
         if not resume and (out / job.folder_name).exists():
             raise RunError(
                 f"{out / job.folder_name} exists; --resume goes on with it, --out puts it elsewhere"
@@ -165,7 +173,7 @@ def _show(results: list[dict[str, Any]], out: Path) -> None:
 
     printed.print(rich_table(*tables.grid(tables.summarise(results))))
     for result in results if len(results) == 1 else []:
-        printed.print(f"run folder  {result['out']}")
+        typer.echo(f"run folder  {result['out']}")
     try:
         from onepass.report import figures
     except ImportError as missing:
@@ -174,7 +182,7 @@ def _show(results: list[dict[str, Any]], out: Path) -> None:
     picture = out / "accuracy.png"
     folders = [Path(result["out"]) for result in results]
     figures.accuracy(folders, picture)
-    printed.print(f"picture     {picture}")
+    typer.echo(f"picture     {picture}")
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:
@@ -190,6 +198,6 @@ def _settings(pairs: list[str]) -> dict[str, str]:
 def _cadence(text: str) -> int | None:
     if text == "none":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--checkpoint takes a number of steps, at least 1, or none, not {text!r}")
     return int(text)

@@ -107,8 +107,8 @@ def decode(
     channels, height, width = shape
     try:
         with Image.open(io.BytesIO(content)) as picture:
-            converted = picture.convert("L" if channels == 1 else "RGB")
-    except (OSError, SyntaxError, ValueError) as problem:
+            converted = eight_bit(picture).convert("L" if channels == 1 else "RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
         raise DataError(f"{name} is not a whole image: {problem}") from None
     if converted.size != (width, height):
         if not resize:
@@ -116,3 +116,10 @@ def decode(
             raise DataError(f"{name} is {found}, but images must be {width}x{height}")
         converted = converted.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def eight_bit(picture: Image.Image) -> Image.Image:
+    """Sixteen bits a pixel scaled to eight; pillow itself would cut them off."""
+    if not picture.mode.startswith("I"):
+        return picture
+    return Image.fromarray((np.asarray(picture).astype(np.float64) / 257).round().astype(np.uint8))

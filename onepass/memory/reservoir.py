@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from onepass.errors import InputError
 from onepass.memory.draw import distinct, nth_true
 from onepass.parts import Part, Samples
 
@@ -29,7 +30,10 @@ class Reservoir(Part):
     ) -> None:
         self.capacity = capacity
         self.source = source
-        self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=source.device)
+        try:
+            self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=source.device)
+        except (RuntimeError, MemoryError):
+            raise InputError(f"there is no room here for a memory of {capacity} samples") from None
         self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=source.device)
         self.seen = torch.zeros((), dtype=torch.int64, device=source.device)
         self._slots = torch.arange(capacity + 1, device=source.device)
