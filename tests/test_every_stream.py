@@ -1,0 +1,25 @@
+"""Every method learns every kind of stream, told its boundaries or not."""
+
+import pytest
+
+from onepass import registry
+from onepass.job import Job, execute
+
+SPECS = [
+    "class-incremental:boundaries=false",
+    "long-tail:rho=20",
+    "long-tail:rho=20,class_order=shuffled",
+    "blurry:n=50,m=20",
+    "blurry:n=0,m=50,boundaries=false",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
+def test_the_method_learns_the_stream(info, spec, tmp_path):
+    job = Job(info.key, dataset="synthetic", memory=60, stream=spec, every=20, device="cpu")
+    result = execute(job, tmp_path, checkpoint=None)
+    forgets = info.key == "finetune" and "m=50" not in spec
+    assert result["accuracy"] > (15 if forgets else 30)
+    assert result["variant"].startswith(f"stream={spec}")
+    assert result["tasks"] == (1 if info.one_task else 5)
