@@ -109,8 +109,7 @@ class Learner(Configured, ABC):
         samples = inputs.as_samples(x)
         labels = inputs.as_labels(y, len(samples))
         if not self.steps:
-            self.book = ClassBook(self.gap, told=self.book.told)  # a first step may have failed
-            self.prepare(tuple(samples.shape[1:]), samples.dtype)
+            self._start(tuple(samples.shape[1:]), samples.dtype)
         self._expect(samples)
         rows = self._admit(labels)
         step = self.step(samples.to(self.where), rows)
@@ -185,6 +184,7 @@ class Learner(Configured, ABC):
         self.check_types()
         self.check_settings()
         self.book = ClassBook(self.gap)
+        self._fresh = False
 
     def check_settings(self) -> None:
         self.require("lr", self.lr > 0, "positive")
@@ -253,8 +253,16 @@ class Learner(Configured, ABC):
 
     # ---- behind the door
 
+    def _start(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Before the first step, and again if that one failed."""
+        if not self._fresh:
+            self.prepare(shape, dtype)
+        self.book = ClassBook(self.gap, told=self.book.told)
+        self._fresh = False
+
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Makes network, optimiser and parts for samples of this shape; `learn` calls it."""
+        """Makes network, optimiser and parts for samples of this shape; `learn` does it where it
+        was not done before."""
         self.where = devices.resolve(self.device)
         self._shape, self._dtype = shape, dtype
         self.generators = {
@@ -281,6 +289,7 @@ class Learner(Configured, ABC):
         self.seen = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
         self.new = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
         self.build(shape, dtype)
+        self._fresh = True
 
     def _expect(self, samples: Tensor) -> None:
         if tuple(samples.shape[1:]) != self._shape or samples.dtype != self._dtype:

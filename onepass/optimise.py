@@ -16,12 +16,16 @@ BETAS = (0.9, 0.99)
 def make(
     kind: Kind, parameters: Iterable[nn.Parameter], lr: float, decay: float
 ) -> torch.optim.Optimizer:
-    """Fused, which is several times faster than the plain loop on a CPU as well."""
+    """Fused, which is several times faster than the plain loop on a CPU too."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
+    made: torch.optim.Optimizer
     if kind == "sgd":
-        return torch.optim.SGD(trained, lr=lr, weight_decay=decay, fused=True)
-    adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
-    return adam(trained, lr=lr, betas=BETAS, weight_decay=decay, fused=True)
+        made = torch.optim.SGD(trained, lr=lr, weight_decay=decay, fused=True)
+    else:
+        adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
+        made = adam(trained, lr=lr, betas=BETAS, weight_decay=decay, fused=True)
+    made.zero_grad()  # the first call imports torch's compiler, a second that is no training
+    return made
 
 
 def replace(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: nn.Parameter) -> None:

@@ -50,9 +50,17 @@ def main() -> None:
     except Exception as problem:
         if not isinstance(problem, USAGE_ERRORS):
             raise
-        status = _say(problem.format_message(), 2)
+        status = _usage(problem)
     sys.stdout.flush()
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(problem: Any) -> int:
+    """A command without arguments shows its help as it is; any other misuse is one line."""
+    if type(problem).__name__ == "NoArgsIsHelpError":
+        typer.echo(problem.format_message(), err=True)
+        return 2
+    return _say(problem.format_message(), 2)
 
 
 def _say(problem: object, status: int) -> int:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -135,15 +135,23 @@ def _build(folder: Path, fingerprint: str, source: Source) -> None:
 def _write(folder: Path, name: str, part: Part, report: Report) -> None:
     shape = (len(part.labels), *part.shape)
     path = folder / f"{name}_x.npy"
-    with path.open("wb") as file:  # takes the room on the disk first: a mapping cannot say "full"
+    with path.open("wb") as file:
         np.lib.format.write_array_header_2_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": shape}
         )
-        os.posix_fallocate(file.fileno(), file.tell(), int(np.prod(shape)))
+        _reserve(file, int(np.prod(shape)))
     images = np.load(path, mmap_mode="r+")
     part.fill(images, report)
     images.flush()
     np.save(folder / f"{name}_y.npy", part.labels)
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Takes the room on the disk now: a mapping on a full disk could only crash."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), file.tell(), size)
+    else:  # macOS
+        file.truncate(file.tell() + size)
 
 
 def _describe(folder: Path, fingerprint: str, source: Source) -> None:

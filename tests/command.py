@@ -1,0 +1,109 @@
+"""Runs the command line: in this process where that will do, in a process of its own elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onepass import cli
+from onepass.job import Job, execute
+
+
+class Done(NamedTuple):
+    """How a command ended and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Standard output as one JSON object per line; anything else there is an error."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        (only,) = self.records
+        return only
+
+    @property
+    def error(self) -> str:
+        """The one line that says what was wrong."""
+        assert "Traceback" not in self.err, self.err
+        (line,) = [line for line in self.err.splitlines() if line.startswith("error:")]
+        return line
+
+
+def onepass(*arguments: object) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["onepass", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.main()
+    except SystemExit as end:
+        return Done(int(end.code or 0), out.getvalue(), err.getvalue())
+    finally:
+        sys.argv = before
+    raise AssertionError("main returned without an exit status")
+
+
+def command(*arguments: object) -> list[str]:
+    start = "from onepass.cli import main; main()"
+    return [sys.executable, "-c", start, *map(str, arguments)]
+
+
+def process(*arguments: object, **options: Any) -> Done:
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=120, check=False, **options
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder, byte for byte, and every folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@contextlib.contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    before = contents(folder)
+    yield
+    assert contents(folder) == before
+
+
+def names(folder: Path) -> set[str]:
+    """The files of a run folder, apart from its lock."""
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events without the one field that no two runs share."""
+    return [{key: entry[key] for key in entry if key != "seconds"} for entry in entries]
+
+
+def execute_until_write(job: Job, out: Path, moment: int) -> None:
+    """Runs a job that is killed when it has written, and not yet put in place, its n-th file."""
+    real, calls = os.fsync, iter(range(1, moment + 1))
+
+    def fsync(file: int) -> None:
+        real(file)
+        if next(calls) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = fsync
+    execute(job, out, resume=True, checkpoint=20)

@@ -1,0 +1,82 @@
+"""What importing and training cost: time, other packages, and the global generators."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from onepass.job import Job, execute
+
+IMPORT = """
+import json, random, sys, time
+import torch
+import numpy
+
+def generators():
+    return str([random.getstate(), numpy.random.get_state(), torch.get_rng_state().tolist()])
+
+before, began = generators(), time.perf_counter()
+import onepass
+seconds = time.perf_counter() - began
+print(json.dumps([seconds, generators() == before, list(sys.modules)]))
+"""
+TRAIN = """
+import json, sys
+from pathlib import Path
+from onepass.job import Job, execute
+execute(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
+print(json.dumps(list(sys.modules)))
+"""
+
+
+def python(code: str, *arguments: object) -> Any:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def imports() -> list[tuple[float, bool, list[str]]]:
+    return [python(IMPORT) for _ in range(3)]
+
+
+def test_importing_onepass_takes_under_half_a_second_more_than_torch(imports: list) -> None:
+    assert min(seconds for seconds, _, _ in imports) < 0.5
+
+
+def test_importing_onepass_brings_in_nothing_heavy(imports: list) -> None:
+    for _, _, modules in imports:
+        packages = {name.split(".")[0] for name in modules}
+        assert not packages & {"typer", "click", "rich", "matplotlib", "sklearn", "scipy", "pandas"}
+
+
+def test_importing_onepass_moves_no_global_generator(imports: list) -> None:
+    assert all(still for _, still, _ in imports)
+
+
+def test_a_training_run_needs_torch_numpy_and_pillow_only(tmp_path: Path) -> None:
+    packages = {name.split(".")[0] for name in python(TRAIN, tmp_path)}
+    assert {"torch", "numpy", "onepass"} <= packages
+    assert not packages & {"typer", "click", "rich", "matplotlib", "sklearn", "scipy", "pandas"}
+
+
+def test_a_training_run_neither_reads_nor_moves_the_global_generators(tmp_path: Path) -> None:
+    results = []
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+        results.append(execute(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
+        after = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+        assert before == after
+    assert results[0]["state_sha256"] == results[1]["state_sha256"]

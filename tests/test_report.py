@@ -1,0 +1,293 @@
+"""Finished runs as tables and figures, and images classified by a finished run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from statistics import mean, stdev
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from command import Done, onepass
+from PIL import Image
+
+import onepass as package
+
+METHODS = ("finetune", "er", "joint")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    arguments = ("--dataset", "synthetic", "--json", "--out", out)
+    assert onepass("run", *METHODS, "--seeds", 3, *arguments).status == 0
+    assert onepass("run", "er", "--set", "lr=5e-4", *arguments).status == 0
+    (out / "unfinished").mkdir()
+    (out / "unfinished/run.json").write_text("{}")
+    return out
+
+
+def results(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in folder.rglob("result.json")]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# ---- table
+
+
+def test_a_table_has_a_row_for_each_method_and_variant(runs: Path) -> None:
+    table = rows(onepass("table", runs, "--format", "csv").out)
+    assert [(row["method"], row["variant"]) for row in table] == [
+        ("er", ""),
+        ("er", "lr=5e-4"),
+        ("finetune", ""),
+        ("joint", ""),
+    ]
+    assert [row["n"] for row in table] == ["3", "1", "3", "3"]
+
+
+def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> None:
+    for row in rows(onepass("table", runs, "--format", "csv").out):
+        group = [
+            result
+            for result in results(runs)
+            if (result["method"], result["variant"]) == (row["method"], row["variant"])
+        ]
+        for column, key in (
+            ("accuracy", "accuracy"),
+            ("forgetting", "forgetting"),
+            ("any-time", "anytime_accuracy"),
+        ):
+            values = [result[key] for result in group]
+            if None in values:
+                assert row[column] == "-"
+            elif len(values) == 1:
+                assert row[column] == f"{values[0]:.1f}"
+            else:
+                assert row[column] == f"{mean(values):.1f} ± {stdev(values):.1f}"
+        speed = mean(result["steps_per_second"] for result in group)
+        assert row["steps/s"] == f"{speed:.0f}"
+        assert row["memory"] == ("100" if row["method"] == "er" else "0")
+
+
+def test_passes_are_images_trained_for_each_image_of_the_stream(runs: Path) -> None:
+    table = rows(onepass("table", runs, "--format", "csv").out)
+    passes = {row["method"]: row["passes/sample"] for row in table}
+    assert passes == {"er": "7.4", "finetune": "1.0", "joint": "1.0"}
+
+
+def test_every_format_shows_the_same_cells(runs: Path) -> None:
+    formats = {
+        name: onepass("table", runs, "--format", name)
+        for name in ("csv", "markdown", "latex", "text")
+    }
+    assert all(done.status == 0 for done in formats.values())
+    assert onepass("table", runs).out == formats["text"].out
+    cells = list(csv.reader(io.StringIO(formats["csv"].out)))
+
+    header, rule, *body = formats["markdown"].out.splitlines()
+    assert set(rule) == {"|", "-"}
+    assert [[c.strip() for c in line[1:-1].split("|")] for line in (header, *body)] == cells
+
+    latex = formats["latex"].out
+    assert latex.startswith(r"\begin{tabular}{" + "l" * len(cells[0]) + "}")
+    lines = [line[:-3].split(" & ") for line in latex.splitlines() if line.endswith(r" \\")]
+    plain = [[c.replace(r" \pm ", " ± ").strip("$") for c in line] for line in lines]
+    assert plain == cells
+    assert "±" not in latex
+
+    text = formats["text"].out
+    assert all(cell in text for line in cells for cell in line)
+
+
+def test_without_variants_there_is_no_column_for_them(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "deep/down/er")
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert "variant" not in row
+    assert row["n"] == "1"
+
+
+def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "gsa-cifar100-m1000-s0"
+    shutil.copytree(runs / "er-synthetic-m100-s0", folder)
+    result = json.loads((folder / "result.json").read_text())
+    result |= {"method": "gsa", "dataset": "cifar100", "memory": 1000}
+    (folder / "result.json").write_text(json.dumps(result))
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
+    done = onepass("table", tmp_path, "--format", "csv", "--against", "published")
+    ours, theirs = rows(done.out)
+    assert ours["published"] == "-"
+    assert "31.4 ± 0.2" in theirs["published"]
+    assert "gsa-paper" in theirs["published"]
+    assert "published" not in onepass("table", tmp_path, "--format", "csv").out
+
+
+def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/result.json").write_text('{"score": 1}')
+    picture = tmp_path / "x.png"
+    for arguments in (("table", tmp_path), ("figure", "accuracy", tmp_path, "-o", picture)):
+        done = onepass(*arguments)
+        assert done.status == 2
+        assert "theirs" in done.error
+
+
+# ---- figure
+
+
+@pytest.mark.parametrize("kind", ["both", "bars", "curves"])
+def test_a_figure_is_drawn_as_png_and_as_svg(kind: str, runs: Path, tmp_path: Path) -> None:
+    size = {}
+    for suffix in ("png", "svg"):
+        output = tmp_path / "new/folder" / f"{kind}.{suffix}"
+        done = onepass("figure", "accuracy", runs, "--kind", kind, "-o", output)
+        assert (done.status, done.out) == (0, f"{output}\n"), done.err
+        size[suffix] = output
+    with Image.open(size["png"]) as image:
+        image.load()
+        assert image.format == "PNG"
+        assert (image.width > 2 * image.height) == (kind == "both")
+    drawing = size["svg"].read_text()
+    assert ElementTree.fromstring(drawing).tag.endswith("svg")
+    assert all(f"<!-- {name} -->" in drawing for name in (*METHODS, "er lr=5e-4"))
+    assert ("batches learned" in drawing) == (kind != "bars")
+    assert ("final accuracy" in drawing) == (kind != "curves")
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_stream_is_drawn(suffix: str, tmp_path: Path) -> None:
+    output = tmp_path / f"stream.{suffix}"
+    done = onepass("figure", "stream", "blurry:n=50,m=10", "--dataset", "synthetic", "-o", output)
+    assert (done.status, done.out) == (0, f"{output}\n"), done.err
+    assert output.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
+
+
+def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "bars.svg"
+    onepass("figure", "accuracy", runs, "--kind", "bars", "-o", output)
+    for row in rows(onepass("table", runs, "--format", "csv").out):
+        assert f"<!-- {row['accuracy'].split()[0]} -->" in output.read_text()
+
+
+def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:
+    onepass("figure", "accuracy", runs, "-o", tmp_path / "default.png")
+    onepass("figure", "accuracy", runs, "-o", tmp_path / "both.png", "--kind", "both")
+    assert (tmp_path / "default.png").read_bytes() == (tmp_path / "both.png").read_bytes()
+
+
+# ---- predict
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("model")
+    return Path(onepass("run", "er", "--json", "--out", out).record["out"]) / "checkpoint.pt"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 40 test digits as PNG files, in two folders."""
+    folder = tmp_path_factory.mktemp("images")
+    for index, pixels in enumerate(package.load("digits").test_x[:40, 0].numpy()):
+        path = folder / ("few" if index < 10 else "many") / f"{index:03}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def predicted(done: Done) -> list[tuple[str, str, float]]:
+    assert done.status == 0, done.err
+    lines = [line.split("\t") for line in done.out.splitlines()]
+    return [(path, label, float(score)) for path, label, score in lines]
+
+
+def test_predict_agrees_with_the_learner_on_the_same_pixels(model: Path, images: Path) -> None:
+    learner, data = package.open(model), package.load("digits")
+    labels = learner.predict(data.test_x[:40])
+    scores = learner.scores(data.test_x[:40]).softmax(dim=1).max(dim=1).values
+    found = predicted(onepass("predict", model, images))
+    assert [Path(path).stem for path, _, _ in found] == [f"{index:03}" for index in range(40)]
+    assert all(Path(path).is_relative_to(images) for path, _, _ in found)
+    assert [label for _, label, _ in found] == [data.class_names[label] for label in labels]
+    assert [score for _, _, score in found] == pytest.approx(scores.tolist(), abs=1e-4)
+    hits = (labels == data.test_y[:40]).double().mean()
+    assert hits > 0.7
+
+
+def test_predict_prints_json_if_asked(model: Path, images: Path) -> None:
+    plain = predicted(onepass("predict", model, images))
+    records = onepass("predict", model, images, "--json").records
+    assert all(set(record) == {"path", "label", "score"} for record in records)
+    assert [(r["path"], r["label"], round(r["score"], 4)) for r in records] == plain
+
+
+def test_predict_takes_one_image(model: Path, images: Path) -> None:
+    one = images / "few/003.png"
+    assert predicted(onepass("predict", model, one)) == [
+        entry for entry in predicted(onepass("predict", model, images)) if entry[0] == str(one)
+    ]
+
+
+def test_images_of_other_sizes_and_modes_are_fitted(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    (_, label, score) = predicted(onepass("predict", model, images / "few/001.png"))[0]
+    with Image.open(images / "few/001.png") as picture:
+        picture.convert("RGB").save(tmp_path / "a.png")
+        picture.convert("P").save(tmp_path / "b.gif")
+        picture.convert("RGBA").save(tmp_path / "c.webp", lossless=True)
+        picture.resize((64, 64)).save(tmp_path / "d.bmp")
+    found = predicted(onepass("predict", model, tmp_path))
+    assert [one[1] for one in found] == [label] * 4
+    assert [one[2] for one in found[:3]] == pytest.approx([score] * 3, abs=0.01)
+
+
+def test_images_with_sixteen_bits_a_pixel_are_scaled_and_not_cut_off(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    (_, label, score) = predicted(onepass("predict", model, images / "few/001.png"))[0]
+    with Image.open(images / "few/001.png") as picture:
+        sixteen = np.asarray(picture).astype(np.uint16) * 257
+        Image.fromarray(sixteen).save(tmp_path / "deep.png")
+    (found,) = predicted(onepass("predict", model, tmp_path))
+    assert found[1:] == (label, pytest.approx(score, abs=0.01))
+
+
+def test_predict_prints_class_names(runs: Path, tmp_path: Path) -> None:
+    data = package.load("synthetic")
+    model = runs / "er-synthetic-m100-s0/checkpoint.pt"
+    pixels = data.test_x[::20].permute(0, 2, 3, 1).numpy()
+    for index, one in enumerate(pixels):
+        Image.fromarray(one).save(tmp_path / f"{index}.png")
+    labels = package.open(model).predict(data.test_x[::20])
+    found = predicted(onepass("predict", model, tmp_path))
+    assert [name for _, name, _ in found] == [f"class{label}" for label in labels]
+
+
+def test_predict_takes_a_learner_that_was_saved(images: Path, tmp_path: Path) -> None:
+    data = package.load("digits")
+    learner = package.ER(memory=20)
+    learner.learn(data.train_x[:20], data.train_y[:20] + 100)
+    learner.save(tmp_path / "model.pt")
+    labels = learner.predict(data.test_x[:10])
+    found = predicted(onepass("predict", tmp_path / "model.pt", images / "few"))
+    assert [name for _, name, _ in found] == [str(int(label)) for label in labels]
+
+
+def test_a_learner_of_vectors_says_that_it_takes_no_images(images: Path, tmp_path: Path) -> None:
+    learner = package.ER(memory=20)
+    learner.learn(torch.randn(4, 5), torch.tensor([0, 1, 0, 1]))
+    learner.save(tmp_path / "model.pt")
+    done = onepass("predict", tmp_path / "model.pt", images)
+    assert done.status == 2
+    assert "images" in done.error

@@ -1,0 +1,342 @@
+"""Stop and go on equals never stopped, bit for bit, whenever the stop comes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import signal
+import subprocess
+import time
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command import (
+    command,
+    events,
+    execute_until_write,
+    names,
+    onepass,
+    process,
+    timeless,
+    untouched,
+)
+
+from onepass import files, registry
+from onepass.errors import RunError
+from onepass.evaluate import Tick
+from onepass.job import Job, execute
+
+SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "accuracy_matrix")
+LONG = Job("gsa", "digits", memory=100, batch=4, device="cpu")
+LONG_COMMAND = (
+    *("run", "gsa", "--dataset", "digits", "--memory", 100, "--batch", 4, "--device", "cpu"),
+    *("--checkpoint", 5, "--json", "--out"),
+)
+
+
+class Stopped(Exception):
+    """What stands in for a kill in this process."""
+
+
+def stop_at(step: int):
+    def watch(tick: Tick, _: int) -> None:
+        if tick.step == step:
+            raise Stopped
+
+    return watch
+
+
+def step_of(folder: Path) -> int:
+    """How far the last whole checkpoint had come."""
+    path = folder / "checkpoint.pt"
+    return files.read_checkpoint(path)["tick"]["step"] if path.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def nursery() -> ForkServerContext:
+    """Processes that have everything imported and nothing computed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["onepass.cli", "sklearn.datasets", "torch._dynamo"])
+    return context
+
+
+# ---- twenty kills
+
+
+Child = ForkServerProcess | subprocess.Popen
+
+
+def running(child: Child) -> bool:
+    return child.poll() is None if isinstance(child, subprocess.Popen) else child.is_alive()
+
+
+def kill(child: Child) -> bool:
+    """Says whether the child was still at work."""
+    child.kill()
+    if isinstance(child, subprocess.Popen):
+        return child.wait() == -signal.SIGKILL
+    child.join()
+    return child.exitcode == -signal.SIGKILL
+
+
+def wait_for_checkpoints(folder: Path, count: int, child: Child) -> None:
+    """Until the child has written so many checkpoints, or has ended."""
+
+    def mark() -> int | None:
+        path = folder / "checkpoint.pt"
+        return path.stat().st_mtime_ns if path.exists() else None
+
+    seen = {mark()}
+    while len(seen) <= count and running(child):
+        seen.add(mark())
+        time.sleep(0.001)
+
+
+def start(kind: str, out: Path, nursery: ForkServerContext) -> Child:
+    if kind == "command":
+        line = command(*LONG_COMMAND, out, "--resume")
+        return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    options = {"resume": True, "checkpoint": 5}
+    child = nursery.Process(target=execute, args=(LONG, out), kwargs=options)
+    child.start()
+    return child
+
+
+def test_twenty_kills_at_random_moments_change_no_bit(
+    tmp_path: Path, nursery: ForkServerContext
+) -> None:
+    whole = onepass(*LONG_COMMAND, tmp_path / "whole").record
+    out, folder = tmp_path / "broken", tmp_path / "broken" / LONG.folder_name
+    chance = random.Random(7)
+    unfinished, steps = 0, [0]
+    for index in range(20):
+        early = index % 5 == 3  # perhaps before the first step
+        checkpoints = 0 if early else chance.randint(1, 5)
+        child = start("command" if index in (9, 17) else "function", out, nursery)
+        wait_for_checkpoints(folder, checkpoints, child)
+        time.sleep(chance.uniform(0, 0.3 if early else 0.03))
+        unfinished += kill(child) and not (folder / "result.json").exists()
+        steps.append(step_of(folder))
+    assert unfinished >= 18, steps
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 15, steps
+
+    done = process(*LONG_COMMAND, out, "--resume")
+    assert done.status == 0, done.err
+    for key in ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps"):
+        assert done.record[key] == whole[key]
+    assert timeless(events(folder)) == timeless(events(Path(whole["out"])))
+    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json"}
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """An undisturbed run: 60 steps."""
+    return execute(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("short"))
+
+
+@pytest.mark.parametrize(
+    ("moment", "step"),
+    [(1, 0), (2, 0), (3, 0), (4, 20), (5, 40), (6, 60)],
+    ids=["run.json", "events.jsonl", "checkpoint 1", "checkpoint 2", "checkpoint 3", "result.json"],
+)
+def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
+    moment: int, step: int, tmp_path: Path, nursery: ForkServerContext, short: dict[str, Any]
+) -> None:
+    job = Job("er", "synthetic", device="cpu")
+    child = nursery.Process(target=execute_until_write, args=(job, tmp_path, moment))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    folder = tmp_path / job.folder_name
+    assert list(folder.glob(".*.partial"))
+    assert not (folder / "result.json").exists()
+    assert step_of(folder) == step
+    result = execute(job, tmp_path, resume=True, checkpoint=20)
+    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+    assert timeless(events(folder)) == timeless(events(Path(short["out"])))
+
+
+def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
+    line = command(*LONG_COMMAND, tmp_path)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(line, text=True, **pipes)
+    folder = tmp_path / LONG.folder_name
+    wait_for_checkpoints(folder, 2, child)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if line.startswith("error:")]
+    assert "interrupted" in line
+    assert out == ""
+    assert step_of(folder) > 0
+    assert not (folder / "result.json").exists()
+
+
+# ---- stops in this process
+
+
+@pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"head": "frozen", "mirror": "true", "optimizer": "adamw"}],
+    ids=["default", "frozen"],
+)
+def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
+    info: registry.MethodInfo, settings: dict[str, str], tmp_path: Path
+) -> None:
+    chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": True}
+    job = Job(info.key, "synthetic", device="cpu", **chosen)
+    whole = execute(job, tmp_path / "whole", checkpoint=10)
+    for step in (17, 45):  # goes on from 10 and from 40, both inside a task
+        with pytest.raises(Stopped):
+            execute(job, tmp_path / "broken", resume=True, checkpoint=10, watch=stop_at(step))
+    result = execute(job, tmp_path / "broken", resume=True, checkpoint=10)
+
+    for key in (*SAME, "prequential_accuracy", "anytime_accuracy", "class_accuracy"):
+        assert result[key] == whole[key], key
+    one, other = Path(whole["out"]), Path(result["out"])
+    assert timeless(events(one)) == timeless(events(other))
+    saved = [files.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)]
+    assert_equal(*saved)
+    assert {"model", "optimizer", "parts", "generators", "book", "new"} <= set(saved[0])
+
+
+@pytest.mark.parametrize("stream", ["long-tail:rho=10", "blurry:n=50,m=10"])
+def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
+    job = Job("gsa", "synthetic", device="cpu", stream=stream, class_order="shuffled")
+    whole = execute(job, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        execute(job, tmp_path / "broken", checkpoint=7, watch=stop_at(15))
+    result = execute(job, tmp_path / "broken", resume=True, checkpoint=7)
+    assert [result[key] for key in SAME] == [whole[key] for key in SAME]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """Bit for bit, part by part."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("step", [10, 12, 24, 59, 60], ids=lambda step: f"after {step}")
+def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
+    step: int, tmp_path: Path, short: dict[str, Any]
+) -> None:
+    job = Job("er", "synthetic", device="cpu")
+    with pytest.raises(Stopped):
+        execute(job, tmp_path, checkpoint=step, watch=stop_at(step))
+    assert step_of(tmp_path / job.folder_name) == step
+    result = execute(job, tmp_path, resume=True)
+    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+    assert timeless(events(Path(result["out"]))) == timeless(events(Path(short["out"])))
+
+
+def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
+    job = Job("er", "synthetic", device="cpu")
+    with pytest.raises(Stopped):
+        execute(job, tmp_path, checkpoint=30, watch=stop_at(30))
+    folder = tmp_path / job.folder_name
+    before = files.read_checkpoint(folder / "checkpoint.pt")["tick"]["seconds"]
+    result = execute(job, tmp_path, resume=True)
+    seconds = [event["seconds"] for event in events(folder)]
+    assert seconds == sorted(seconds)
+    assert result["seconds"] > before > 0
+
+
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace", "torch.save"])
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one_usable(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: dict[str, Any]
+) -> None:
+    job = Job("er", "synthetic", device="cpu")
+    folder = tmp_path / job.folder_name
+
+    def fail_later(tick: Tick, _: int) -> None:
+        if tick.step == 30:
+            monkeypatch.setattr(failing, fail)
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        execute(job, tmp_path, checkpoint=20, watch=fail_later)
+    monkeypatch.undo()
+    assert step_of(folder) == 20
+    assert not list(folder.glob(".*.partial"))
+    result = execute(job, tmp_path, resume=True)
+    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+
+
+def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: dict[str, Any]) -> None:
+    job = Job("er", "synthetic", device="cpu")
+    with pytest.raises(Stopped):
+        execute(job, tmp_path, checkpoint=20, watch=stop_at(25))
+    folder = tmp_path / job.folder_name
+    (folder / ".checkpoint.pt.123.partial").write_bytes(b"half")
+    with (folder / "events.jsonl").open("a") as file:
+        file.write('{"step": 26, "ta')
+    result = execute(job, tmp_path, resume=True)
+    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+    assert timeless(events(folder)) == timeless(events(Path(short["out"])))
+    assert not list(folder.glob(".*.partial"))
+
+
+def test_without_checkpoints_a_broken_run_starts_again(
+    tmp_path: Path, short: dict[str, Any]
+) -> None:
+    job = Job("er", "synthetic", device="cpu")
+    with pytest.raises(Stopped):
+        execute(job, tmp_path, checkpoint=None, watch=stop_at(25))
+    steps: list[int] = []
+    result = execute(
+        job,
+        tmp_path,
+        resume=True,
+        checkpoint=None,
+        watch=lambda tick, _: steps.append(tick.step),
+    )
+    assert steps == list(range(61))
+    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+    assert timeless(events(Path(result["out"]))) == timeless(events(Path(short["out"])))
+
+
+def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: dict[str, Any]) -> None:
+    job, others = Job("er", "synthetic", device="cpu"), []
+
+    def watch(tick: Tick, _: int) -> None:
+        if tick.step == 25:
+            with untouched(tmp_path):
+                arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
+                others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
+
+    result = execute(job, tmp_path, checkpoint=20, watch=watch)
+    (other,) = others
+    assert other.status == 2
+    assert "another process" in other.error
+    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+
+
+def test_an_existing_run_is_not_run_again_unasked(tmp_path: Path) -> None:
+    job = Job("er", "synthetic", device="cpu", batch=60)
+    execute(job, tmp_path)
+    with untouched(tmp_path), pytest.raises(RunError, match="--resume"):
+        execute(job, tmp_path)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    job = Job("er", "synthetic", device="cpu", batch=60)
+    first = execute(job, tmp_path)
+    again = execute(job, tmp_path, resume=True, watch=stop_at(1))
+    assert json.dumps(again) == json.dumps(first)

@@ -1,0 +1,103 @@
+"""The wheel, installed elsewhere: the default job runs without the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from command import Done, onepass
+
+import onepass as package
+
+ROOT = Path(__file__).parents[1]
+NEEDED = ("onepass", "tests", "pyproject.toml", "README.md", "LICENSE", ".gitignore")
+START = """
+import sys
+sys.path = [path for path in sys.path if path != {root!r}]
+from onepass.cli import main
+try:
+    main()
+finally:
+    ours = [m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "onepass"]
+    assert all(file.startswith({target!r}) for file in ours), ours
+"""
+
+
+def call(*command: object, **options: object) -> Done:
+    words = list(map(str, command))
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=False, **options
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that the build leaves nothing in the tree."""
+    source = tmp_path_factory.mktemp("source")
+    for name in NEEDED:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, source / name)
+    command = (sys.executable, "-m", "build", "--wheel", "--no-isolation", source)
+    done = call(*command)
+    assert done.status == 0, done.out + done.err
+    (path,) = (source / "dist").iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("target")
+    install = ("install", "--no-deps", "--no-index", "--no-compile", "--target", folder, wheel)
+    done = call(sys.executable, "-m", "pip", *install)
+    assert done.status == 0, done.err
+    return folder
+
+
+def installed(target: Path, *arguments: object, cwd: Path) -> Done:
+    """The command line of the installed wheel; that nothing came from the repository is checked."""
+    start = START.format(root=str(ROOT), target=str(target))
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    return call(sys.executable, "-c", start, *arguments, cwd=cwd, env=environment)
+
+
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"onepass"}
+    packed = {name for name in names if ".dist-info/" not in name}
+    source = wheel.parents[1]
+    files = [path for path in (source / "onepass").rglob("*") if path.is_file()]
+    assert packed == {str(path.relative_to(source)) for path in files}
+
+
+def test_the_wheel_is_typed_and_licensed_and_has_its_data(target: Path) -> None:
+    assert (target / "onepass/py.typed").exists()
+    assert (target / "onepass/report/published.csv").stat().st_size > 1000
+    assert list(target.glob("onepass-*.dist-info/licenses/LICENSE"))
+    (entry,) = target.glob("onepass-*.dist-info/entry_points.txt")
+    assert "onepass = onepass.cli:main" in entry.read_text()
+
+
+def test_the_default_job_runs_from_the_wheel(target: Path, tmp_path: Path) -> None:
+    done = installed(target, "run", "gsa", "--device", "cpu", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert (tmp_path / "runs/accuracy.png").exists()
+    folder = tmp_path / "runs/gsa-digits-m100-s0"
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["onepass"], run["commit"]) == (package.__version__, None)
+    result = json.loads((folder / "result.json").read_text())
+    here = onepass("run", "gsa", "--device", "cpu", "--json", "--out", tmp_path / "h").record
+    for key in ("accuracy", "params_sha256", "state_sha256"):
+        assert result[key] == here[key]
+    published = installed(target, "table", "runs", "--against", "published", cwd=tmp_path)
+    assert published.status == 0, published.err
+    assert "published" in published.out
