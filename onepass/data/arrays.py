@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ def read(path: Path, test_fraction: float | None = None) -> Dataset:
     """Images as uint8 (n, h, w), (n, c, h, w) or (n, h, w, c), vectors as floats (n, d); labels are
     whole numbers, and the different ones are the classes, in their order."""
     arrays = _arrays(path)
+    if "train_x" in arrays and test_fraction is not None:
+        raise InputError(f"{path} has a test part: a test fraction is not needed")
     if "x" in arrays and test_fraction is not None:
         x, y = _samples(path, arrays, "x"), _labels(path, arrays, "y")
         held = _held(y, test_fraction)
@@ -37,6 +40,8 @@ def read(path: Path, test_fraction: float | None = None) -> Dataset:
     if strange := sorted(set(parts[1][1].tolist()) - set(known.tolist())):
         raise DataError(f"{path}: the test labels have {strange[0]}, which train does not have")
     (train_x, train_y), (test_x, test_y) = parts
+    if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
+        raise DataError(f"{path}: train_x and test_x hold samples of different kinds")
     return Dataset(
         name=path.stem,
         train_x=train_x,
@@ -49,12 +54,15 @@ def read(path: Path, test_fraction: float | None = None) -> Dataset:
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.lib.npyio.NpzFile):
+                return dict(archive)
     except FileNotFoundError:
         raise DataError(f"there is no {path}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as problem:
         raise DataError(f"{path} is not a whole .npz of arrays: {problem}") from None
+    raise DataError(f"{path} holds a single array; it must hold {KEYS}")
 
 
 def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
@@ -94,7 +102,8 @@ def _held(y: Tensor, fraction: float) -> Tensor:
 def _names(path: Path, arrays: dict[str, Array], known: Tensor) -> tuple[str, ...]:
     if "class_names" not in arrays:
         return tuple(str(label) for label in known.tolist())
-    names = tuple(str(name) for name in arrays["class_names"])
+    given = np.atleast_1d(arrays["class_names"])
+    names = tuple(str(name) for name in (given.astype(str) if given.dtype.kind == "S" else given))
     if len(names) != len(known):
         raise DataError(f"{path}: {len(names)} class names for {len(known)} classes")
     if len(set(names)) != len(names):

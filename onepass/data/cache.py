@@ -35,7 +35,7 @@ class Arrays(NamedTuple):
 
 def cache_root() -> Path:
     """`ONEPASS_CACHE`, or the user's cache folder."""
-    if "ONEPASS_CACHE" in os.environ:
+    if os.environ.get("ONEPASS_CACHE"):
         return Path(os.environ["ONEPASS_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "onepass"
@@ -77,18 +77,20 @@ def damage(folder: Path, *, thorough: bool = False) -> str | None:
     """What is wrong with a cached dataset. Contents are compared if size or time of writing are not
     those recorded, or always if `thorough`."""
     try:
-        recorded = _meta(folder)["files"]
-    except (OSError, ValueError, KeyError):
+        meta = _meta(folder)
+        keys = ("size", "written", "sha256")
+        recorded = {name: [meta["files"][name][key] for key in keys] for name in ARRAYS}
+        _ = meta["fingerprint"], tuple(meta["class_names"])
+    except (OSError, ValueError, KeyError, TypeError):
         return f"{folder / 'meta.json'} is missing or damaged"
-    for name in ARRAYS:
+    for name, (size, written, digest) in recorded.items():
         path = folder / f"{name}.npy"
         if not path.is_file():
             return f"{path} is missing"
-        stat, wanted = path.stat(), recorded[name]
-        touched = stat.st_mtime_ns != wanted["written"]
-        if stat.st_size != wanted["size"]:
-            return f"{path} is damaged: {stat.st_size} bytes instead of {wanted['size']}"
-        if (touched or thorough) and checksum(path) != wanted["sha256"]:
+        stat = path.stat()
+        if stat.st_size != size:
+            return f"{path} is damaged: {stat.st_size} bytes instead of {size}"
+        if (thorough or stat.st_mtime_ns != written) and checksum(path) != digest:
             return f"{path} is damaged: its checksum is not the one recorded"
     return None
 

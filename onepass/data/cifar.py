@@ -63,7 +63,9 @@ def present(folder: Path, name: str) -> bool:
 
 def read(folder: Path, name: str) -> Source:
     layout = LAYOUTS[name]
-    names = _entries(folder / layout.meta)[layout.names]
+    names = _entries(folder / layout.meta).get(layout.names)
+    if not isinstance(names, list):
+        raise DataError(f"{folder / layout.meta} holds no {layout.names}")
     if len(set(names)) != len(names):
         raise DataError(f"{folder / layout.meta} has two classes of one name")
     train, test = (_part(folder, files, layout.labels) for files in (layout.train, layout.test))
@@ -75,7 +77,7 @@ def _part(folder: Path, files: list[str], labels: str) -> Part:
     for file in files:
         entries = _entries(folder / file)
         try:
-            pixels, values = entries["data"], np.asarray(entries[labels])
+            pixels, values = entries["data"], np.asarray(entries[labels], dtype=np.int64)
             images.append(pixels.reshape(-1, 3, 32, 32))
         except (KeyError, AttributeError, ValueError) as problem:
             raise DataError(f"{folder / file} is not a batch of CIFAR images: {problem}") from None

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from onepass.errors import DataError
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
 BLOCK = 256
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class Part(NamedTuple):
@@ -108,14 +109,19 @@ def decode(
     try:
         with Image.open(io.BytesIO(content)) as picture:
             converted = eight_bit(picture).convert("L" if channels == 1 else "RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
-        raise DataError(f"{name} is not a whole image: {problem}") from None
+    except UNREADABLE as problem:
+        raise not_an_image(name, problem) from None
     if converted.size != (width, height):
         if not resize:
             found = f"{converted.size[0]}x{converted.size[1]}"
             raise DataError(f"{name} is {found}, but images must be {width}x{height}")
         converted = converted.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def not_an_image(name: str, problem: Exception) -> DataError:
+    unknown = isinstance(problem, UnidentifiedImageError)
+    return DataError(f"{name} is not a whole image: {'of no known kind' if unknown else problem}")
 
 
 def eight_bit(picture: Image.Image) -> Image.Image:

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from onepass.data.files import Part, Source, decoded
+from onepass.data.files import UNREADABLE, Part, Source, decoded, not_an_image
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+GREY = {"1", "L", "LA", "I", "I;16", "I;16B"}
 TEST_NAMES = ("test", "val", "valid", "validation")
 Files = tuple[list[str], list[int]]
 
@@ -86,7 +87,8 @@ def listed(folder: Path, classes: Sequence[str]) -> Files:
 def images_in(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
-    return sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    found = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    return sorted(str(path) for path in found if not path.name.startswith("."))
 
 
 def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
@@ -105,14 +107,18 @@ def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files,
 
 
 def _shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
-    """That of the first image, unless a size is asked for; in colour unless it is greyscale."""
-    try:
-        with Image.open(files[0]) as picture:
-            width, height = picture.size
-            depth = channels or (1 if picture.mode in ("L", "1", "LA", "I;16") else 3)
-    except (OSError, SyntaxError) as problem:
-        raise DataError(f"{files[0]} is not a whole image: {problem}") from None
+    """That of the first image, unless a size is asked for; grey only if every image is."""
+    (width, height), _ = _header(files[0])
+    depth = channels or (3 if any(_header(name)[1] not in GREY for name in files) else 1)
     return (depth, size, size) if size is not None else (depth, height, width)
+
+
+def _header(name: str) -> tuple[tuple[int, int], str]:
+    try:
+        with Image.open(name) as picture:
+            return picture.size, picture.mode
+    except UNREADABLE as problem:
+        raise not_an_image(name, problem) from None
 
 
 def _part(files: Files, shape: tuple[int, int, int], resize: bool) -> Part:

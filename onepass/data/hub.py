@@ -33,8 +33,8 @@ def download(repository: str | Path, shape: tuple[int, int, int]) -> Download:
     test = next((name for name in TEST_SPLITS if name in parts), None)
     if "train" not in parts or test is None:
         raise DataError(f"{repository} has the parts {sorted(parts)}, not train and test")
-    names = _class_names(parts["train"], repository)
-    train, held = (_part(parts[name], shape, repository) for name in ("train", test))
+    names, label_of = _classes(parts["train"], repository)
+    train, held = (_part(parts[name], shape, label_of, repository) for name in ("train", test))
     fingerprint = f"{repository} {parts['train']._fingerprint} {parts[test]._fingerprint}"
     return Download(Source(names, train, held), fingerprint)
 
@@ -46,23 +46,27 @@ def _column(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:
     return found
 
 
-def _class_names(rows: Any, repository: str | Path) -> tuple[str, ...]:
+def _classes(rows: Any, repository: str | Path) -> tuple[tuple[str, ...], dict[int, int]]:
+    """The names of the classes, and which value of the label column stands for which."""
     label = _column(rows, LABEL_COLUMNS, repository)
     names = getattr(rows.features[label], "names", None)
-    if names is None:
-        return tuple(str(value) for value in sorted(set(rows[label])))
-    return tuple(names)
+    values = range(len(names)) if names is not None else sorted(set(rows[label]))
+    label_of = {value: place for place, value in enumerate(values)}
+    return tuple(names or map(str, values)), label_of
 
 
-def _part(rows: Any, shape: tuple[int, int, int], repository: str | Path) -> Part:
+def _part(
+    rows: Any, shape: tuple[int, int, int], label_of: dict[int, int], repository: str | Path
+) -> Part:
     from datasets import Image
 
     image = _column(rows, IMAGE_COLUMNS, repository)
     encoded = rows.cast_column(image, Image(decode=False))
-    names = [str(index) for index in range(len(rows))]
+    names = [f"{repository}, image {index}" for index in range(len(rows))]
 
     def read(name: str) -> bytes:
-        content: bytes = encoded[int(name)][image]["bytes"]
+        content: bytes = encoded[int(name.rsplit(" ", 1)[1])][image]["bytes"]
         return content
 
-    return decoded(names, list(rows[_column(rows, LABEL_COLUMNS, repository)]), shape, read)
+    values = rows[_column(rows, LABEL_COLUMNS, repository)]
+    return decoded(names, [label_of[value] for value in values], shape, read)

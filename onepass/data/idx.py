@@ -55,7 +55,7 @@ def array(path: Path, dimensions: int) -> Array:
     if content[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]):
         raise DataError(f"{path} is no idx file of {dimensions} dimensions: wrong magic number")
     header = 4 + 4 * dimensions
-    sizes = np.frombuffer(content[4:header], dtype=">u4")
-    if len(sizes) != dimensions or len(content) - header != math.prod(map(int, sizes)):
+    sizes = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
+    if len(content) - header != math.prod(sizes):
         raise DataError(f"{path} is truncated, or longer than it says: {len(content)} bytes")
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape([int(n) for n in sizes])
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(sizes)

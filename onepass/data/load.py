@@ -16,9 +16,10 @@ from onepass.data import arrays, cache, folders, hub
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.digits import digits
-from onepass.data.files import fingerprint
+from onepass.data.files import Source, fingerprint
 from onepass.data.synthetic import synthetic
 from onepass.errors import DataError, InputError, UnknownNameError
+from onepass.settings import check
 
 EMBEDDED: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
 log = logging.getLogger("onepass")
@@ -53,6 +54,10 @@ def load(
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
     own = {"image_size": image_size, "test_fraction": test_fraction}
+    check("image_size", image_size, int | None)
+    check("test_fraction", test_fraction, float | None)
+    if image_size is not None and image_size < 1:
+        raise InputError(f"image_size must be at least 1, not {image_size}")
     if is_path(name):
         _refuse(name, options)
         return _own(Path(name), image_size, test_fraction)
@@ -100,7 +105,9 @@ def _published(entry: Entry, root: Path) -> Dataset:
         return _dataset(entry.name, downloaded, entry)
     path, reader = found
     folder = cache.entry(entry.name, str(path.resolve()))
-    parts = cache.cached(folder, fingerprint(path), lambda: reader.read(path))
+    parts = cache.cached(
+        folder, fingerprint(path), lambda: _checked(reader.read(path), path, entry)
+    )
     return _dataset(entry.name, parts, entry)
 
 
@@ -109,7 +116,11 @@ def download(entry: Entry) -> Dataset:
     fetched = hub.download(entry.hub, entry.shape)
     folder = cache.entry(entry.name, "download")
     return _dataset(
-        entry.name, cache.cached(folder, fetched.fingerprint, lambda: fetched.source), entry
+        entry.name,
+        cache.cached(
+            folder, fetched.fingerprint, lambda: _checked(fetched.source, entry.hub, entry)
+        ),
+        entry,
     )
 
 
@@ -125,7 +136,9 @@ def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dat
     parts = cache.cached(
         cache.entry(name, identity),
         fingerprint(path),
-        lambda: folders.read(path, image_size=image_size, test_fraction=test_fraction),
+        lambda: _checked(
+            folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
+        ),
     )
     return _dataset(name, parts, None)
 
@@ -145,13 +158,24 @@ def _dataset(name: str, parts: cache.Arrays, entry: Entry | None) -> Dataset:
     )
 
 
+def _checked(source: Source, path: Path | str, entry: Entry | None) -> Source:
+    """Refuses what cannot be right before anything is decoded."""
+    count = len(source.class_names)
+    if entry is not None and count != len(entry.train):
+        raise DataError(f"{path}: {entry.name} must have {len(entry.train)} classes, not {count}")
+    for name, part in (("training", source.train), ("test", source.test)):
+        if not len(part.labels):
+            raise DataError(f"{path} has no {name} images")
+        low, high = int(part.labels.min()), int(part.labels.max())
+        if low < 0 or high >= count:
+            raise DataError(f"{path}: {name} labels from {low} to {high} for {count} classes")
+        if entry is not None and part.shape != entry.shape:
+            raise DataError(f"{path}: {entry.name} must be {entry.shape}, not {part.shape}")
+    return source
+
+
 def _compare(entry: Entry, parts: cache.Arrays) -> None:
-    """Another number of classes or another shape is an error, missing images are only told of."""
-    if len(parts.class_names) != len(entry.train):
-        found = len(parts.class_names)
-        raise DataError(f"{entry.name} must have {len(entry.train)} classes, found {found}")
-    if parts.train_x.shape[1:] != entry.shape:
-        raise DataError(f"{entry.name} must be {entry.shape}, found {parts.train_x.shape[1:]}")
+    """Tells of images that are missing."""
     for part, y, official in (
         ("training", parts.train_y, entry.train),
         ("test", parts.test_y, entry.test),

@@ -32,7 +32,10 @@ def read(path: Path) -> Source:
     test = []
     present_names = set(names)
     for line in _lines(content, "val/val_annotations.txt"):
-        file, wnid = line.split("\t")[:2]
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise DataError(f"{path}: val_annotations.txt has a line without columns: {line!r}")
+        file, wnid = columns[:2]
         name = f"val/images/{file}"
         if name not in present_names:
             raise DataError(f"{path}: val_annotations.txt names {file}, which is not there")

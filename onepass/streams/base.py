@@ -38,12 +38,15 @@ class Stream:
         **spec: object,
     ) -> None:
         check("batch", batch, int)
+        check("boundaries", boundaries, bool)
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
         self.dataset = dataset
         self.tasks = [tuple(group) for group in tasks]
         self.boundaries = boundaries
         self.spec = {"tasks": self.tasks, "batch": batch, "boundaries": boundaries, **spec}
+        if empty := [task for task, part in enumerate(parts) if not len(part)]:
+            raise InputError(f"task {empty[0] + 1} of the stream would have no samples")
         pieces = [torch.split(part, batch) for part in parts]
         self._batches = [piece for part in pieces for piece in part]
         self._task_of = [task for task, part in enumerate(pieces) for _ in part]

@@ -43,8 +43,8 @@ class Blurry(Stream):
         n: float = 50.0,
         m: float = 10.0,
         class_order: ClassOrder = "natural",
-        boundaries: bool = True,
         seed: int = 0,
+        boundaries: bool = True,
     ) -> None:
         for name, value in (("n", n), ("m", m)):
             check(name, value, float)
@@ -56,14 +56,17 @@ class Blurry(Stream):
         drawn = permutation(len(labels), generator(seed, "disjoint classes"))
         disjoint = {labels[i] for i in drawn[: round(len(labels) * n / 100)].tolist()}
         pieces: list[list[torch.Tensor]] = [[] for _ in groups]
+        turn = 0  # leftovers of one class go on where those of the last one ended
         for home, group in enumerate(groups):
             for label in group:
                 index = shuffled(samples_of(dataset, label), source)
                 away = 0 if label in disjoint or len(groups) == 1 else round(len(index) * m / 100)
                 pieces[home].append(index[away:])
                 others = [task for task in range(len(groups)) if task != home]
-                for task, piece in zip(others, _dealt(index[:away], len(others)), strict=True):
-                    pieces[task].append(piece)
+                for hand in range(len(others) if away else 0):
+                    task = others[(turn + hand) % len(others)]
+                    pieces[task].append(index[:away][hand :: len(others)])
+                turn += away
         parts = [shuffled(torch.cat(piece).sort().values, source) for piece in pieces]
         super().__init__(
             dataset,
@@ -78,7 +81,3 @@ class Blurry(Stream):
             class_order=class_order,
             seed=seed,
         )
-
-
-def _dealt(index: torch.Tensor, hands: int) -> list[torch.Tensor]:
-    return [index[hand::hands] for hand in range(hands)]

@@ -37,8 +37,8 @@ class ClassIncremental(Stream):
         tasks: Tasks = 5,
         batch: int = 10,
         class_order: ClassOrder = "natural",
-        boundaries: bool = True,
         seed: int = 0,
+        boundaries: bool = True,
     ) -> None:
         groups = deal(dataset, tasks, class_order, seed)
         source = generator(seed, "stream order")

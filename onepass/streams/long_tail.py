@@ -22,7 +22,7 @@ def long_tail_counts(counts: list[int], rho: float) -> list[int]:
     (500, 5, 10847)
     """
     last = max(len(counts) - 1, 1)
-    return [max(1, math.floor(n * (1 / rho) ** (c / last))) for c, n in enumerate(counts)]
+    return [max(1, math.floor(n / rho ** (c / last))) for c, n in enumerate(counts)]
 
 
 class LongTail(Stream):
@@ -51,8 +51,8 @@ class LongTail(Stream):
         batch: int = 10,
         rho: float = 100.0,
         class_order: ClassOrder = "natural",
-        boundaries: bool = True,
         seed: int = 0,
+        boundaries: bool = True,
     ) -> None:
         check("rho", rho, float)
         if rho < 1:

@@ -38,6 +38,8 @@ def parse(text: str) -> dict[str, Any]:
             raise InputError(f"a stream is NAME:KEY=VALUE,…; {pair!r} is not KEY=VALUE")
         if key not in valid:
             raise UnknownNameError(f"key of stream {table['stream']!r}", key, valid)
+        if key in table:
+            raise InputError(f"{key} is said twice in {text!r}")
         table[key] = read(key, value, valid[key])
     return table
 
@@ -56,6 +58,7 @@ def make(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
 
 def arguments(name: str) -> dict[str, Any]:
     """What a stream takes, besides dataset and seed, with types."""
+    check("stream", name, str)
     if name not in STREAMS:
         raise UnknownNameError("stream", name, STREAMS)
     hints = get_type_hints(STREAMS[name].__init__)
