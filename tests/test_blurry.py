@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import onepass
@@ -43,15 +43,20 @@ def home(stream, label):
 @st.composite
 def streams(draw):
     counts = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
-    return Blurry(
-        dataset(counts),
-        tasks=draw(st.integers(1, len(counts))),
-        batch=draw(st.integers(1, 12)),
-        n=draw(st.floats(0, 100)),
-        m=draw(st.floats(0, 100)),
-        class_order=draw(st.sampled_from(["natural", "shuffled"])),
-        seed=draw(st.integers(0, 1000)),
-    )
+    chosen = {
+        "tasks": draw(st.integers(1, len(counts))),
+        "batch": draw(st.integers(1, 12)),
+        "n": draw(st.floats(0, 100)),
+        "m": draw(st.floats(0, 100)),
+        "class_order": draw(st.sampled_from(["natural", "shuffled"])),
+        "seed": draw(st.integers(0, 1000)),
+    }
+    try:
+        return Blurry(dataset(counts), **chosen)
+    except InputError as problem:
+        assert "no samples" in str(problem)
+        assert chosen["m"] >= 50
+        return reject()
 
 
 @PROPERTY

@@ -205,3 +205,10 @@ def test_a_file_that_is_no_parquet_is_named(library, tmp_path):
     folder = write(library, tmp_path / "hub", {"train": GOOD, "test": GOOD}, "ab")
     formats.cut(next((folder / "data").iterdir()))
     refused(folder)
+
+
+@pytest.mark.parametrize("names", ["ab", None], ids=["named", "plain"])
+def test_a_label_that_train_does_not_have_is_named_with_its_repository(library, tmp_path, names):
+    """Test parts whose labels are kept secret have -1 everywhere."""
+    parts = {"train": GOOD, "test": (GOOD[0], [-1, -1, -1])}
+    refused(write(library, tmp_path / "hub", parts, names), "-1")
