@@ -91,10 +91,11 @@ def walk(
     seconds, hits, tried = before.seconds, before.hits, before.tried
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
-    test = _Test(stream)
     if not learner.steps:
         first, _ = stream.batch(0)
         learner.prepare(tuple(first.shape[1:]), first.dtype)
+    stream = stream.on(learner.where)
+    test = _Test(stream)
     for index in range(before.step, len(stream)):
         x, y = stream.batch(index)
         if prequential:

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from onepass import devices, files, inputs, optimise
+from onepass import devices, engine, files, inputs, optimise
 from onepass.classbook import ClassBook
 from onepass.errors import CheckpointError, InputError, NotFittedError
-from onepass.nets import Classifier, Head, backbone, evaluating, feature_count
+from onepass.nets import Classifier, Head, Precision, backbone, evaluating, feature_count
 from onepass.parts import Output, Part, Passes, Preset, Samples, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
@@ -59,6 +59,10 @@ class Learner(Configured, ABC):
     gap
         When `new_task` is never called, unseen classes that arrive after this many batches without
         any mark a boundary.
+    engine
+        `auto` (a CUDA graph on a GPU), `eager` or `graph`.
+    precision
+        Of the network's arithmetic: `fp32`, or `bf16` by autocast.
     """
 
     net: str | nn.Module = "auto"
@@ -73,11 +77,14 @@ class Learner(Configured, ABC):
     gap: int = 10
     seed: int = 0
     device: str = "auto"
+    engine: engine.Kind = "auto"
+    precision: Precision = "fp32"
 
     keeps: ClassVar[tuple[str, ...]] = ()
     parts: ClassVar[tuple[str, ...]] = ()
     presets: ClassVar[dict[str, Preset]] = {}
     exempt: ClassVar[dict[str, str]] = {}
+    capturable: ClassVar[bool] = True
 
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
@@ -112,7 +119,7 @@ class Learner(Configured, ABC):
             self._start(tuple(samples.shape[1:]), samples.dtype)
         self._expect(samples)
         rows = self._admit(labels)
-        step = self.step(samples.to(self.where), rows)
+        step = self._engine.run(self.step, samples.to(self.where), rows)
         self.steps += 1
         for probe in self.probes:
             probe.observe(self, step)
@@ -282,12 +289,17 @@ class Learner(Configured, ABC):
         body = backbone(self.net, shape, initial).to(self.where)
         example = self.views.normalise(torch.zeros(1, *shape, dtype=dtype, device=self.where))
         head = Head(feature_count(body, example), FIRST_CAPACITY, initial).to(self.where)
-        self.model = Classifier(body, head)
+        self.model = Classifier(body, head, self.precision)
+        if self.where.type == "cuda" and len(shape) == 3:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = optimise.make(
             self.optimizer, self.model.parameters(), self.lr, self.weight_decay
         )
         self.seen = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
         self.new = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
+        self._engine = engine.make(
+            self.engine, self.capturable, self.where, self.generators.values()
+        )
         self.build(shape, dtype)
         self._fresh = True
 
@@ -305,7 +317,10 @@ class Learner(Configured, ABC):
             self._after_boundary()
         if len(self.book.labels) > known:
             self._add_rows(known)
-        return torch.tensor([self.book.row_of[label] for label in batch], device=self.where)
+        rows = torch.tensor([self.book.row_of[label] for label in batch])
+        if self.where.type == "cpu":
+            return rows
+        return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
     def _after_boundary(self) -> None:
         self.new.zero_()
@@ -332,6 +347,7 @@ class Learner(Configured, ABC):
         head.grow(capacity, self.generators["initialisation"])
         optimise.replace(self._optimizer, weight, head.weight)
         optimise.replace(self._optimizer, bias, head.bias)
+        self._engine.reset()
         self.seen = optimise.pad_rows(self.seen, extra)
         self.new = optimise.pad_rows(self.new, extra)
         for name in self.parts:

@@ -23,7 +23,8 @@ def make(
         made = torch.optim.SGD(trained, lr=lr, weight_decay=decay, fused=True)
     else:
         adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
-        made = adam(trained, lr=lr, betas=BETAS, weight_decay=decay, fused=True)
+        on_gpu = any(parameter.is_cuda for parameter in trained)
+        made = adam(trained, lr=lr, betas=BETAS, weight_decay=decay, fused=True, capturable=on_gpu)
     made.zero_grad()  # the first call imports torch's compiler, a second that is no training
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "resnet18": lambda shape: ResNet18(shape[0]),
 }
 LARGEST_MLP_IMAGE = 28
+Precision = Literal["fp32", "bf16"]
 
 
 def backbone(net: str | nn.Module, shape: tuple[int, ...], source: torch.Generator) -> nn.Module:
@@ -38,16 +40,21 @@ def backbone(net: str | nn.Module, shape: tuple[int, ...], source: torch.Generat
 
 
 class Classifier(nn.Module):
-    """A backbone and a head: logits over the head's capacity."""
+    """A backbone and a head: logits over the head's capacity, in fp32."""
 
-    def __init__(self, body: nn.Module, head: Head) -> None:
+    def __init__(self, body: nn.Module, head: Head, precision: Precision = "fp32") -> None:
         super().__init__()
         self.body = body
         self.head = head
+        self.precision = precision
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(x))
-        return logits
+        if x.is_cuda and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        logits: Tensor
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self.head(self.body(x))
+        return logits.float()
 
 
 @contextmanager
@@ -80,6 +87,7 @@ __all__ = [
     "NETS",
     "Classifier",
     "Head",
+    "Precision",
     "ResNet18",
     "backbone",
     "evaluating",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -49,14 +51,29 @@ class Stream:
             raise InputError(f"task {empty[0] + 1} of the stream would have no samples")
         pieces = [torch.split(part, batch) for part in parts]
         self._batches = [piece for part in pieces for piece in part]
+        self._places = self._batches
         self._task_of = [task for task, part in enumerate(pieces) for _ in part]
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        index = self._batches[step]
-        return self.dataset.train_x[index], self.dataset.train_y[index]
+        x = self.dataset.train_x.index_select(0, self._places[step])
+        return x, self.dataset.train_y[self._batches[step]]
+
+    def on(self, device: torch.device) -> Stream:
+        """The same stream with its samples on a device; labels stay where `learn` reads them."""
+        if device.type == "cpu":
+            return self
+        moved = copy.copy(self)
+        moved.dataset = replace(
+            self.dataset,
+            train_x=self.dataset.train_x.to(device),
+            test_x=self.dataset.test_x.to(device),
+        )
+        sizes = [len(index) for index in self._batches]
+        moved._places = list(torch.split(torch.cat(self._batches).to(device), sizes))
+        return moved
 
     def indices(self, step: int) -> Tensor:
         return self._batches[step]
