@@ -41,8 +41,12 @@ def test_exemptions_are_those_listed_here_and_have_reasons(info):
     assert all(reason.strip() for reason in info.learner.exempt.values())
 
 
-def test_only_what_compares_devices_needs_a_gpu():
-    assert NEEDS_GPU == ("devices_agree",)
+def test_only_these_need_a_gpu():
+    assert set(NEEDS_GPU) == {
+        "devices_agree",
+        "a_graph_gives_the_same_bits",
+        "the_step_never_waits",
+    }
 
 
 def test_the_import_contract_knows_every_method_file():

@@ -23,7 +23,7 @@ from onepass.errors import UnknownNameError
 from onepass.learner import Learner
 
 Check = Callable[[type[Learner]], None]
-NEEDS_GPU = ("devices_agree",)
+NEEDS_GPU = ("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_waits")
 
 
 def _checks(module: ModuleType) -> dict[str, Check]:

@@ -17,7 +17,7 @@ from onepass.parts import Passes
 def declared_passes_are_counted(method: Method) -> None:
     """The images of a step, counted at the network's door, are those that the method declares."""
     source = stream()
-    learner = teach(make(method), source, last=20)
+    learner = teach(make(method, engine="eager"), source, last=20)
     trained = scored = 0
 
     def count(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
@@ -97,6 +97,30 @@ def devices_agree(method: Method) -> None:
         for name in ("cpu", "cuda")
     ]
     expect(abs(losses[0] - losses[1]) < 1e-4, f"losses on host and GPU: {losses}")
+
+
+def a_graph_gives_the_same_bits(method: Method) -> None:
+    """On a GPU a captured step equals the eager one to the last generator, growth of the head and
+    short batches included."""
+    source = stream(classes=20)
+    ends = [
+        teach(make(method, device="cuda", engine=name), source, last=75).state_sha256()
+        for name in ("eager", "graph")
+    ]
+    expect(ends[0] == ends[1], "captured and eager steps differ")
+
+
+def the_step_never_waits(method: Method) -> None:
+    """On a GPU torch's own detector finds no host synchronisation in a step."""
+    source = stream().on(torch.device("cuda"))
+    learner = teach(make(method, device="cuda", engine="eager"), source, last=12)
+    x, y = source.batch(12)
+    rows = learner._admit(y)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        learner.step(x, rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def the_file_explains_itself(method: Method) -> None:

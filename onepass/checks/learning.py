@@ -158,7 +158,7 @@ def spare_rows_stay_at_birth(method: Method) -> None:
     """Rows that wait for a class are not moved by decay, and a new class starts from its birth."""
     source = stream()
     learner = teach(make(method, weight_decay=0.1), source, last=1)
-    spare = learner.model.head.weight[8:].clone()
+    spare = learner.model.head.weight[8:].detach().clone()
     teach(learner, source, first=1)
     expect(torch.equal(spare, learner.model.head.weight[8:]), "spare rows moved")
 
@@ -167,9 +167,9 @@ def a_frozen_head_stays(method: Method) -> None:
     """`head="frozen"`: rows train in the first task and no row moves after the first boundary."""
     source = stream()
     learner = teach(make(method, head="frozen"), source, last=1)
-    born = learner.model.head.weight.clone()
+    born = learner.model.head.weight.detach().clone()
     teach(learner, source, first=1, last=8)
-    frozen = learner.model.head.weight.clone()
+    frozen = learner.model.head.weight.detach().clone()
     expect(not torch.equal(born[:2], frozen[:2]), "the head did not train in the first task")
     teach(learner, source, first=8)
     expect(torch.equal(frozen, learner.model.head.weight), "a row moved after the first boundary")

@@ -16,6 +16,7 @@ from onepass.data.files import Array
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
+DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
 
 
@@ -60,7 +61,7 @@ def _arrays(path: Path) -> dict[str, Array]:
                 return dict(archive)
     except FileNotFoundError:
         raise DataError(f"there is no {path}") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as problem:
+    except DAMAGED as problem:
         raise DataError(f"{path} is not a whole .npz of arrays: {problem}") from None
     raise DataError(f"{path} holds a single array; it must hold {KEYS}")
 

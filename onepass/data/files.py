@@ -18,6 +18,7 @@ from onepass.errors import DataError
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
 BLOCK = 256
+DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
@@ -126,6 +127,9 @@ def not_an_image(name: str, problem: Exception) -> DataError:
 
 def eight_bit(picture: Image.Image) -> Image.Image:
     """Sixteen bits a pixel scaled to eight; pillow itself would cut them off."""
-    if not picture.mode.startswith("I"):
+    if picture.mode not in DEEP:
         return picture
-    return Image.fromarray((np.asarray(picture).astype(np.float64) / 257).round().astype(np.uint8))
+    pixels = np.asarray(picture)
+    if picture.mode == "F" or pixels.min() < 0 or pixels.max() > 65535:
+        raise ValueError("its pixels have more than 16 bits")
+    return Image.fromarray((pixels / 257).round().astype(np.uint8))

@@ -69,4 +69,6 @@ def _part(
         return content
 
     values = rows[_column(rows, LABEL_COLUMNS, repository)]
+    if strange := sorted(set(values) - set(label_of)):
+        raise DataError(f"{repository} has the label {strange[0]}, which is no class of train")
     return decoded(names, [label_of[value] for value in values], shape, read)

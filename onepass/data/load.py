@@ -26,7 +26,7 @@ log = logging.getLogger("onepass")
 
 
 def load(
-    name: str,
+    name: str | Path,
     *,
     root: str | Path | None = None,
     image_size: int | None = None,
@@ -53,6 +53,7 @@ def load(
     onepass.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
+    name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"
     own = {"image_size": image_size, "test_fraction": test_fraction}
     check("image_size", image_size, int | None)
     check("test_fraction", test_fraction, float | None)

@@ -93,7 +93,7 @@ def _zip(path: Path) -> tuple[list[str], Read]:
                 return archive.read(inside[name])
         except KeyError:
             raise DataError(f"{path} holds no {name}") from None
-        except (zipfile.BadZipFile, zlib.error) as problem:
+        except (zipfile.BadZipFile, zlib.error, RuntimeError) as problem:
             raise DataError(f"{path}: {name} is damaged: {problem}") from None
 
     return sorted(inside), content
