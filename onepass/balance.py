@@ -49,7 +49,7 @@ class Balance(Part):
     """Running sums of the two gradient parts for every class, of this task and of all."""
 
     sums: ClassVar[tuple[str, ...]] = ("task_positive", "task_negative", "positive", "negative")
-    tensors: ClassVar[tuple[str, ...]] = (*sums, "updates")
+    tensors: ClassVar[tuple[str, ...]] = (*sums, "samples", "updates")
 
     task_positive: Tensor
     task_negative: Tensor
@@ -59,6 +59,7 @@ class Balance(Part):
     def __init__(self, capacity: int, device: torch.device) -> None:
         for name in self.sums:
             setattr(self, name, torch.zeros(capacity, dtype=torch.float64, device=device))
+        self.samples = torch.zeros((), dtype=torch.float64, device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
 
     def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
@@ -68,17 +69,27 @@ class Balance(Part):
             self.task_negative += negative
             self.positive += positive
             self.negative += negative
+            self.samples += output.weight.sum()
         self.updates += 1
 
     def new_task(self) -> None:
         self.task_positive.zero_()
         self.task_negative.zero_()
+        self.samples.zero_()
         self.updates.zero_()
 
     def grow(self, capacity: int) -> None:
         for name in self.sums:
             old: Tensor = getattr(self, name)
             setattr(self, name, F.pad(old, (0, capacity - len(old))))
+
+    def p(self) -> Tensor:
+        """P(t, c): the mean positive gradient over the samples of this task, eq. (3)."""
+        return self.task_positive / self.samples
+
+    def n(self) -> Tensor:
+        """N(t, c): the mean negative gradient over the samples of this task, eq. (3)."""
+        return self.task_negative / self.samples
 
     def pn(self) -> Tensor:
         """PN(t, c): not a number where a class has had no gradient in this task."""

@@ -107,6 +107,8 @@ def walk(
         step = learner.learn(x, y)
         done, task = index + 1, stream.task_of(index)
         boundary = stream.ends_task(index)
+        if prequential:
+            step.loss.cpu()  # the next prediction would wait for this step, outside its time
         if not (boundary or (every and done % every == 0)):
             seconds += time.perf_counter() - began
             yield Tick(done, task, seconds, hits, tried)

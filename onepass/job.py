@@ -74,11 +74,11 @@ class Job:
     @property
     def folder_name(self) -> str:
         """Readable for plain jobs; other choices add a fingerprint, so that no two jobs meet."""
-        dataset = Path(self.dataset).resolve().stem if is_path(self.dataset) else self.dataset
+        path = Path(self.dataset).resolve() if is_path(self.dataset) else None
+        dataset = path.stem if path else self.dataset
         name = f"{self.method}-{dataset}-m{self.memory}-s{self.seed}"
-        if not self.variant:
-            return name
-        return f"{name}-{hashlib.sha256(self.variant.encode()).hexdigest()[:8]}"
+        choices = self.variant + (str(path) if path else "")
+        return f"{name}-{hashlib.sha256(choices.encode()).hexdigest()[:8]}" if choices else name
 
     @property
     def variant(self) -> str:
@@ -175,6 +175,7 @@ def execute(
     stream, learner = job.load()
     folder.make()
     with folder.locked(), computing(job):
+        _compare_data(folder, stream)
         learner, progress = _restore(folder, job, learner)
         if progress is None:
             folder.describe(_describe(job, stream, learner))
@@ -185,6 +186,13 @@ def execute(
         result = _result(job, stream, learner, folder)
         folder.finish(result)
     return result
+
+
+def _compare_data(folder: RunFolder, stream: Stream) -> None:
+    """A run that goes on must go on with the data it began with."""
+    found = folder.description()
+    if found is not None and found.get("data_sha256") != stream.dataset.sha256():
+        raise RunError(f"{folder.path} was begun on other data than {stream.dataset.name!r} is now")
 
 
 def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Progress | None]:
@@ -231,8 +239,9 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
     ends = [point for point in points if point.boundary]
     last = points[-1]
     a = metrics.accuracy_matrix([end.correct for end in ends], last.total, stream.tasks)
-    spaced = [p.accuracy for p in points if p.step % job.cadence(stream) == 0]
-    passes = learner.passes(job.batch)
+    spaced = [p.accuracy for p in points if p.step % job.cadence(stream) == 0] or [last.accuracy]
+    batch = len(stream.indices(0))
+    passes = learner.passes(batch)
     return {
         "method": job.method,
         "dataset": stream.dataset.name,
@@ -249,8 +258,9 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
         "steps": last.step,
         "seconds": last.seconds,
         "steps_per_second": last.step / last.seconds,
-        "trained_per_sample": passes.trained / job.batch,
-        "scored_per_sample": passes.scored / job.batch,
+        "trained_per_sample": passes.trained / batch,
+        "scored_per_sample": passes.scored / batch,
+        "memory_bytes": learner.memory_bytes,
         "variant": job.variant,
         "tasks": len(stream.tasks),
         "device": learner.where.type,
@@ -284,7 +294,8 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
         "onepass": __version__,
         "job": _plain(job),
         "learner": params,
-        "stream": stream.spec,
+        "stream": {**stream.spec, **stream.derived},
+        "data_sha256": stream.dataset.sha256(),
         "steps": len(stream),
         "class_names": list(stream.dataset.class_names),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -297,13 +308,18 @@ def _simple(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | tuple | None) else repr(value)
 
 
+def allow_determinism() -> None:
+    """What CUDA asks for; it counts only before the GPU is first used."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @contextmanager
 def computing(job: Job) -> Iterator[None]:
-    """Threads and determinism as the job says, put back afterwards."""
+    """Threads and determinism as the job says; both are put back afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(job.threads)
     if job.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA asks for
+        allow_determinism()
     torch.use_deterministic_algorithms(job.deterministic or strict)
     try:
         yield

@@ -158,6 +158,17 @@ class Learner(Configured, ABC):
         """How many boundaries there have been."""
         return self.book.task
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the samples that are kept take, once the memory is full."""
+        parts = (getattr(self, name) for name in self.parts)
+        return sum(part.bytes for part in parts)
+
+    @property
+    def copies(self) -> int:
+        """How often a step trains each sample: twice if it is mirrored, which vectors are not."""
+        return self.views.copies if hasattr(self, "views") else 1 + self.mirror
+
     def attach(self, probe: Probe) -> None:
         self.probes.append(probe)
 

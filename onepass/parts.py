@@ -36,6 +36,11 @@ class Part:
 
     tensors: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def bytes(self) -> int:
+        """What the samples that are kept take; nothing, unless the part is a memory."""
+        return 0
+
     def grow(self, capacity: int) -> None:
         """The head now has this many rows."""
 

@@ -32,8 +32,8 @@ def classify(model: Path, source: Path, device: str) -> Iterator[Prediction | Un
     content = read_checkpoint(model)
     learner = from_payload(content, str(model), device=device)
     shape = content["state"].get("shape", [])
-    if len(shape) != 3:
-        raise InputError(f"{model} has not learned images, so it cannot classify any")
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
     names = content.get("class_names")
     channels, height, width = shape
     for path in _images(source):

@@ -46,6 +46,7 @@ RESULT = (
     "steps_per_second",
     "trained_per_sample",
     "scored_per_sample",
+    "memory_bytes",
     "variant",
     "tasks",
     "device",

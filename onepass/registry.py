@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from onepass.errors import UnknownNameError
 from onepass.learner import Learner
 
-Boundaries = Literal["ignores", "uses", "needs"]
+Boundaries = Literal["ignores", "uses"]
 L = TypeVar("L", bound=Learner)
 
 
@@ -18,13 +18,12 @@ L = TypeVar("L", bound=Learner)
 class MethodInfo:
     """A method's facts.
 
-    `boundaries`: whether it ignores task boundaries, uses them (told or inferred), or needs them
-    to be told. `one_task`: it is meant for all classes at once, as a reference, and is not online.
+    `boundaries`: whether it ignores task boundaries or uses them, told or inferred. `one_task`: it
+    is meant for all classes at once, as a reference, and is not online.
     """
 
     key: str
     learner: type[Learner]
-    title: str
     paper: str
     year: int
     boundaries: Boundaries
@@ -37,7 +36,6 @@ _METHODS: dict[str, MethodInfo] = {}
 def method(
     key: str,
     *,
-    title: str,
     paper: str,
     year: int,
     boundaries: Boundaries = "ignores",
@@ -47,7 +45,7 @@ def method(
 
     def register(learner: type[L]) -> type[L]:
         learner.key = key
-        _METHODS[key] = MethodInfo(key, learner, title, paper, year, boundaries, one_task)
+        _METHODS[key] = MethodInfo(key, learner, paper, year, boundaries, one_task)
         return learner
 
     return register

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from onepass import files, registry
+from onepass import devices, files, registry
 from onepass.errors import CheckpointError
 from onepass.learner import Learner
 
@@ -26,6 +26,7 @@ def from_payload(
     content: dict[str, Any], source: str, *, device: str = "auto", net: nn.Module | None = None
 ) -> Learner:
     """The learner in the content of a checkpoint; `source` names it in errors."""
+    devices.resolve(device)
     try:
         settings: dict[str, Any] = {**content["settings"], "device": device}
         info = registry.get(content["method"])

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from command import Done, command, contents, names, onepass, process, untouched
 from PIL import Image
 
+from onepass.errors import RunError
 from onepass.files import read_checkpoint
 from onepass.job import Job, execute
 
@@ -452,3 +454,29 @@ def test_a_result_can_be_read_by_any_json_reader(finished: Path) -> None:
         text = path.read_text()
         for part in text.splitlines() if path.suffix == ".jsonl" else [text]:
             json.loads(part, parse_constant=no_constant)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 5)), np.repeat(np.arange(4), 50)
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    job = Job("er", f"{tmp_path}/mine.npz", test_fraction=0.2, tasks=2, device="cpu")
+
+    def stop(tick: object, steps: int) -> None:
+        if getattr(tick, "step", 0) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(job, tmp_path / "runs", checkpoint=2, watch=stop)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.roll(y, 1))
+    with untouched(tmp_path / "runs"), pytest.raises(RunError, match="other data"):
+        execute(job, tmp_path / "runs", resume=True)
+
+
+def test_scoring_less_often_than_the_stream_is_long_still_ends_with_a_result(
+    tmp_path: Path,
+) -> None:
+    done = onepass(
+        "run", "finetune", "--dataset", "synthetic", "--every", 10_000, "--out", tmp_path
+    )
+    assert done.status == 0, done.err

@@ -205,3 +205,15 @@ def test_its_state_can_be_saved_and_loaded():
     other.load_state_dict(balance.state_dict())
     for name in (*Balance.sums, "updates"):
         assert torch.equal(getattr(other, name), getattr(balance, name))
+
+
+def test_p_and_n_are_means_over_the_samples_of_the_task():
+    balance = Balance(3, torch.device("cpu"))
+    output = Output(torch.zeros(4, 3), torch.tensor([0, 0, 1, 2]), torch.tensor([1.0, 1, 1, 0]))
+    seen = torch.ones(3, dtype=torch.bool)
+    balance.update([output], seen)
+    torch.testing.assert_close(balance.p(), torch.tensor([1, 2, 3]).double() / 9)
+    torch.testing.assert_close(balance.n(), torch.tensor([-4, -2, 0]).double() / 9)
+    torch.testing.assert_close(balance.p()[:2] / balance.n()[:2], balance.pn()[:2])
+    balance.new_task()
+    assert float(balance.samples) == 0

@@ -78,7 +78,7 @@ def test_no_batch_is_empty_or_too_long(stream):
 @given(streams())
 def test_disjoint_classes_come_in_their_own_task_only(stream):
     counts = torch.bincount(stream.dataset.train_y).tolist()
-    for label in stream.spec["disjoint"]:
+    for label in stream.derived["disjoint"]:
         wanted = [0] * len(stream.tasks)
         wanted[home(stream, label)] = counts[label]
         assert table(stream)[label] == wanted
@@ -88,7 +88,7 @@ def test_disjoint_classes_come_in_their_own_task_only(stream):
 @given(streams())
 def test_blurry_classes_have_m_per_cent_elsewhere_evenly(stream):
     counts = torch.bincount(stream.dataset.train_y).tolist()
-    for label in set(range(len(counts))) - set(stream.spec["disjoint"]):
+    for label in set(range(len(counts))) - set(stream.derived["disjoint"]):
         there = table(stream)[label]
         here = there.pop(home(stream, label))
         if there:
@@ -99,9 +99,9 @@ def test_blurry_classes_have_m_per_cent_elsewhere_evenly(stream):
 
 def test_a_fifth_of_half_of_the_classes_visits_the_other_tasks():
     stream = Blurry(dataset([100] * 10), tasks=5, n=50, m=20)
-    assert len(stream.spec["disjoint"]) == 5
+    assert len(stream.derived["disjoint"]) == 5
     for label, there in table(stream).items():
-        blurry = label not in stream.spec["disjoint"]
+        blurry = label not in stream.derived["disjoint"]
         wanted = [5 if blurry else 0] * 5
         wanted[label // 2] = 80 if blurry else 100
         assert there == wanted
@@ -109,7 +109,7 @@ def test_a_fifth_of_half_of_the_classes_visits_the_other_tasks():
 
 @pytest.mark.parametrize(("n", "number"), [(0, 0), (10, 1), (50, 5), (70, 7), (100, 10)])
 def test_n_per_cent_of_the_classes_are_disjoint(n, number):
-    assert len(Blurry(dataset([4] * 10), n=n).spec["disjoint"]) == number
+    assert len(Blurry(dataset([4] * 10), n=n).derived["disjoint"]) == number
 
 
 @pytest.mark.parametrize("percent", [{"n": 100}, {"m": 0}, {"n": 100, "m": 100}])
@@ -158,7 +158,7 @@ def test_the_seed_decides_and_moves_no_global_generator():
     first, again = (contents(Blurry(data, tasks=3, seed=4)) for _ in range(2))
     assert first == again
     assert first != contents(Blurry(data, tasks=3, seed=5))
-    drawn = {tuple(Blurry(data, tasks=3, seed=seed).spec["disjoint"]) for seed in range(8)}
+    drawn = {tuple(Blurry(data, tasks=3, seed=seed).derived["disjoint"]) for seed in range(8)}
     assert len(drawn) > 1
     assert torch.equal(before, torch.get_rng_state())
 

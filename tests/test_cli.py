@@ -177,7 +177,7 @@ def test_every_preset_can_be_run(method: str, preset: str, tmp_path: Path) -> No
 def test_tasks_and_batch_cut_the_stream(tmp_path: Path) -> None:
     record, folder = quick("er", "--tasks", 2, "--batch", 25, out=tmp_path)
     assert record["steps"] == 24
-    assert read(folder, "run.json")["stream"]["tasks"] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert read(folder, "run.json")["stream"]["classes"] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert [event["step"] for event in events(folder) if event["boundary"]] == [12, 24]
 
 
@@ -186,7 +186,7 @@ def test_shuffled_classes_come_in_an_order_of_the_seed(tmp_path: Path) -> None:
     for seed in (0, 1):
         arguments = ("finetune", "--class-order", "shuffled", "--seed", seed)
         _, folder = quick(*arguments, out=tmp_path)
-        tasks = read(folder, "run.json")["stream"]["tasks"]
+        tasks = read(folder, "run.json")["stream"]["classes"]
         orders.append([label for task in tasks for label in task])
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
@@ -245,7 +245,7 @@ def test_checkpoint_none_keeps_no_checkpoint(tmp_path: Path) -> None:
 def test_joint_sees_one_task_and_forgets_nothing(tmp_path: Path) -> None:
     record, folder = quick("joint", out=tmp_path)
     assert record["forgetting"] is None
-    assert len(read(folder, "run.json")["stream"]["tasks"]) == 1
+    assert len(read(folder, "run.json")["stream"]["classes"]) == 1
     assert [event["boundary"] for event in events(folder)].count(True) == 1
 
 

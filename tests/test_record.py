@@ -53,7 +53,7 @@ def test_the_run_is_described_with_every_setting_resolved(folder: Path) -> None:
     assert learner["lr"] == 1e-3
     assert len(learner["mean"]) == len(learner["std"]) == 3
     assert run["class_names"] == [f"class{label}" for label in range(10)]
-    labels = [label for task in run["stream"]["tasks"] for label in task]
+    labels = [label for task in run["stream"]["classes"] for label in task]
     assert sorted(labels) == list(range(10))
 
 
@@ -90,14 +90,14 @@ def test_events_are_scored_points_in_order(folder: Path) -> None:
     every = run["job"]["every"] or run["steps"] // 20
     ends = [point["step"] for point in points if point["boundary"]]
     assert steps == sorted({*range(every, run["steps"] + 1, every), *ends})
-    assert len(ends) == len(run["stream"]["tasks"])
+    assert len(ends) == len(run["stream"]["classes"])
     seconds = [point["seconds"] for point in points]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
 
 
 def test_only_the_classes_seen_so_far_are_tested(folder: Path) -> None:
-    tasks = read(folder, "run.json")["stream"]["tasks"]
+    tasks = read(folder, "run.json")["stream"]["classes"]
     for point in events(folder):
         if point["boundary"]:
             seen = {label for task in tasks[: point["task"] + 1] for label in task}
@@ -116,7 +116,7 @@ def test_accuracy_follows_from_the_events(folder: Path) -> None:
 
 
 def test_the_accuracy_matrix_is_lower_triangular_and_follows_from_the_events(folder: Path) -> None:
-    tasks = read(folder, "run.json")["stream"]["tasks"]
+    tasks = read(folder, "run.json")["stream"]["classes"]
     matrix = read(folder, "result.json")["accuracy_matrix"]
     ends = [point for point in events(folder) if point["boundary"]]
     assert len(matrix) == len(ends) == len(tasks)
@@ -131,7 +131,7 @@ def test_the_accuracy_matrix_is_lower_triangular_and_follows_from_the_events(fol
 
 
 def test_both_forgettings_follow_from_the_events(folder: Path) -> None:
-    tasks, result = read(folder, "run.json")["stream"]["tasks"], read(folder, "result.json")
+    tasks, result = read(folder, "run.json")["stream"]["classes"], read(folder, "result.json")
     ends = [np.array(point["correct"]) / 20 for point in events(folder) if point["boundary"]]
     last = len(tasks) - 1
     drops = []

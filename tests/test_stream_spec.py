@@ -187,7 +187,7 @@ def test_a_bad_value_is_named(text, said):
 @pytest.mark.parametrize(
     "line",
     ['rho = "100"', "rho = true", "rho = nan", "rho = inf", "rho = 0.5", "tasks = 2.0", "tasks = 0",
-     "tasks = [[0, 1]]", "batch = 0", 'boundaries = "false"', "boundaries = 0",
+     "batch = 0", 'boundaries = "false"', "boundaries = 0",
      'class_order = "random"', "class_order = 1", "batch = 2024-01-01"],
 )  # fmt: skip
 def test_a_bad_value_of_a_toml_table_is_named(data, line):
@@ -211,3 +211,18 @@ def test_a_line_without_a_name_is_refused(text):
 def test_a_key_said_twice_is_refused():
     with pytest.raises(InputError, match="rho"):
         parse("long-tail:rho=10,rho=100")
+
+
+def test_a_table_may_name_the_groups_of_classes(data):
+    made = make(data, tomllib.loads("tasks = [[1, 0], [2]]"), seed=0)
+    assert made.tasks == [(1, 0), (2,)]
+
+
+@pytest.mark.parametrize("text", ["long-tail:rho=5,tasks=2", "blurry:n=50,m=20,tasks=2"])
+def test_what_a_stream_records_makes_it_again(data, text):
+    first = make(data, parse(text), seed=4)
+    again = make(data, first.spec, seed=4)
+    assert first.derived == again.derived
+    assert [first.indices(i).tolist() for i in range(len(first))] == [
+        again.indices(i).tolist() for i in range(len(again))
+    ]

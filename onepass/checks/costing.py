@@ -12,11 +12,16 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 from onepass.checks.tools import Method, expect, make, samples, stream, teach
 from onepass.parts import Passes
+from onepass.streams import Stream
 
 
 def declared_passes_are_counted(method: Method) -> None:
     """The images of a step, counted at the network's door, are those that the method declares."""
-    source = stream()
+    for shape in ((3, 8, 8), (16,)):
+        _compare_passes(method, stream(shape=shape))
+
+
+def _compare_passes(method: Method, source: Stream) -> None:
     learner = teach(make(method, engine="eager"), source, last=20)
     trained = scored = 0
 

@@ -14,7 +14,7 @@ from onepass import devices
 from onepass.cli.base import app, messages, one_of, printed, rich_table
 from onepass.errors import InputError, RunError
 from onepass.evaluate import Point, Tick
-from onepass.job import Job, execute, report
+from onepass.job import Job, allow_determinism, execute, report
 
 
 @app.command(
@@ -111,6 +111,8 @@ def run(
         for name in methods
         for one in range(seed, seed + seeds)
     ]
+    if deterministic:
+        allow_determinism()
     _check_jobs(jobs, out, resume)
     results = _execute_all(jobs, out, resume, _cadence(checkpoint), as_json)
     if not as_json:
@@ -125,7 +127,8 @@ def _check_jobs(jobs: list[Job], out: Path, resume: bool) -> None:
     for job in jobs:
         if names.count(job.folder_name) > 1:
             raise InputError(f"{job.method!r} is asked for twice")
-        if job.seed == jobs[0].seed:
+        finished = resume and (out / job.folder_name / "result.json").exists()
+        if job.seed == jobs[0].seed and not finished:
             stream, learner = job.load()
             sample = stream.dataset.train_x[0]
             learner.prepare(tuple(sample.shape), sample.dtype)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onepass.errors import InputError
+from onepass.files import sha256
 from onepass.seeds import generator, permutation
 
 
@@ -70,6 +71,12 @@ class Dataset:
             )
         if vectors and not bool(torch.isfinite(x).all()):
             raise InputError(f"dataset {self.name!r}: {part} samples hold NaN or infinity")
+
+    def sha256(self) -> str:
+        """A fingerprint of shapes, all labels and a few samples: other data give another."""
+        few = slice(None, None, max(1, len(self.train_x) // 64))
+        parts = (self.train_y, self.test_y, self.train_x[few], self.test_x[:64])
+        return sha256([self.class_names, list(self.train_x.shape), *parts])
 
     @property
     def is_images(self) -> bool:

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from onepass.data.files import Array, Part, Report, Source
-from onepass.errors import DataError
+from onepass.errors import DataError, OnepassError, WriteError
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
@@ -49,6 +49,18 @@ def entry(name: str, identity: str) -> Path:
 def cached(folder: Path, fingerprint: str, read: Callable[[], Source]) -> Arrays:
     """The arrays of a source: mapped if they are there and whole, decoded anew if they are not, or
     if the source has changed since."""
+    try:
+        return _cached(folder, fingerprint, read)
+    except OnepassError:
+        raise
+    except OSError as problem:
+        raise WriteError(
+            f"the cache {folder} could not be written: {problem.strerror}; ONEPASS_CACHE puts it "
+            "elsewhere"
+        ) from None
+
+
+def _cached(folder: Path, fingerprint: str, read: Callable[[], Source]) -> Arrays:
     with _locked(folder):
         found = opened(folder)
         if found is not None and _meta(folder)["fingerprint"] == fingerprint:

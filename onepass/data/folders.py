@@ -58,9 +58,12 @@ def read(
 
 
 def class_names(folder: Path) -> list[str]:
-    """The sorted names of the folders in a folder, no two of them the same but for case."""
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    names = [name for name in names if not name.startswith(".")]
+    """The sorted names of the folders in a folder (as numbers, if all are), no two of them the same
+    but for case."""
+    found = (entry.name for entry in folder.iterdir() if entry.is_dir())
+    names = sorted(name for name in found if not name.startswith("."))
+    if all(name.isdecimal() for name in names):
+        names.sort(key=int)
     if not names:
         raise DataError(f"{folder} has no folders of classes")
     seen: dict[str, str] = {}

@@ -68,6 +68,8 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     if name in EMBEDDED:
         _refuse(name, options, EMBEDDED[name])
         return EMBEDDED[name](**options)
+    if name not in CATALOGUE and Path(name).exists():
+        raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     if name not in CATALOGUE:
         raise UnknownNameError("dataset", name, names())
     _refuse(name, options)
@@ -81,7 +83,9 @@ def names() -> list[str]:
 def usual_tasks(dataset: Dataset) -> int:
     """Into how many tasks the paper splits a dataset; five for any other, if it has the classes."""
     entry = CATALOGUE.get(dataset.name)
-    return entry.tasks if entry else min(5, dataset.classes)
+    if entry is not None and len(entry.train) == dataset.classes:
+        return entry.tasks
+    return min(5, dataset.classes)
 
 
 def is_path(name: str) -> bool:

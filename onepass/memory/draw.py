@@ -1,4 +1,5 @@
-"""Drawing without replacement at static shapes: no host synchronisation, cost O(count).
+"""Drawing without replacement at static shapes and without host synchronisation, at a cost that
+does not depend on the population (a draw from some classes also scans the labels once).
 
 A random permutation of the memory would cost more the larger the memory is, and a draw whose
 length depends on what is stored would force the device to report to the host.

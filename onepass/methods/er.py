@@ -30,7 +30,6 @@ from onepass.registry import method
 
 @method(
     "er",
-    title="ER",
     paper="Chaudhry et al., On Tiny Episodic Memories in Continual Learning",
     year=2019,
 )
@@ -81,7 +80,7 @@ class ER(Learner):
         self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
 
     def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.replay) * (2 if self.mirror else 1))
+        return Passes(trained=(batch + self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))

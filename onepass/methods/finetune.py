@@ -6,7 +6,7 @@ Update rule, for a stream batch X^new:
 
 Departures: none; there is no paper to depart from. `joint` is the same learner, meant for one
 shuffled task of all classes: the reference curve of the GSA paper's figures. It is not online
-class-incremental learning, and tables mark it.
+class-incremental learning.
 Cost: the batch, forward and backward. Nothing is kept.
 """
 
@@ -24,7 +24,7 @@ from onepass.parts import Passes, Samples, Step
 from onepass.registry import method
 
 
-@method("finetune", title="Fine-tuning", paper="none: the lower bound", year=0)
+@method("finetune", paper="none: the lower bound", year=0)
 @dataclass(kw_only=True, eq=False)
 class Finetune(Learner):
     """Learns each batch and forgets.
@@ -43,7 +43,7 @@ class Finetune(Learner):
     }
 
     def passes(self, batch: int) -> Passes:
-        return Passes(trained=batch * (2 if self.mirror else 1))
+        return Passes(trained=batch * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
@@ -55,7 +55,6 @@ class Finetune(Learner):
 
 @method(
     "joint",
-    title="Joint training",
     paper="none: all classes as one task",
     year=0,
     one_task=True,

@@ -82,7 +82,6 @@ def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor
 
 @method(
     "gsa",
-    title="GSA",
     paper="Guo et al., Dealing with Cross-Task Class Discrimination in Online Continual Learning",
     year=2023,
     boundaries="uses",
@@ -146,7 +145,7 @@ class GSA(Learner):
         self.balance = Balance(len(self.seen), self.where)
 
     def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.mix) * (2 if self.mirror else 1))
+        return Passes(trained=(batch + self.mix) * self.copies)
 
     def balanced_mix(self, stream: Samples, old: Tensor) -> Samples:
         n_new = share_of_new(self.mix, self.new.sum(), self.seen.sum())

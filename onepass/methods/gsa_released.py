@@ -16,7 +16,8 @@ empty.
 Departures from the script: the softmax runs over the classes seen so far, not over all classes of
 the task; none of its four extra forwards whose results it discards (they move BatchNorm's
 statistics); an exact reservoir; log-softmax instead of the logarithm of a softmax; a class without
-a rate has w = 1.
+a rate has w = 1; where the batches are not full (all of the first task, the first steps of others)
+their samples are repeated at weight 0, which BatchNorm sees.
 Cost: 2 (batch + cur + mix) images, forward and backward. Kept: raw sample and label.
 """
 
@@ -49,7 +50,6 @@ def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
 
 @method(
     "gsa-released",
-    title="GSA (as released)",
     paper="Guo et al., the published script of the CVPR paper",
     year=2023,
     boundaries="uses",
@@ -98,7 +98,7 @@ class GSAReleased(Learner):
         self.balance = Balance(len(self.seen), self.where)
 
     def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.current + self.mix) * (2 if self.mirror else 1))
+        return Passes(trained=(batch + self.current + self.mix) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))

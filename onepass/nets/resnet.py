@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """512 features by global average pooling; works for any image size from 8 pixels up."""
+    """512 features by global average pooling; works for any image size from 9 pixels up."""
 
     def __init__(self, channels: int = 3) -> None:
         super().__init__()

@@ -37,6 +37,7 @@ class BalanceProbe:
     def observe(self, learner: Learner, step: Step) -> None:
         if self.sums is None:
             self.sums = Balance(len(learner.seen), learner.where)
+            self.task = learner.task
         if learner.task != self.task:
             self.history.append(self.pn())
             self.sums.new_task()

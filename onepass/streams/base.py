@@ -27,7 +27,9 @@ class Stream:
     boundaries
         Whether the learner is told where a task begins; if not, it has to find out.
     spec
-        What else the stream was made from, for the record.
+        What was asked for: the table from which `make` makes the stream again.
+    derived
+        What followed from it and the seed, for the record.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Stream:
         tasks: Sequence[Sequence[int]],
         batch: int,
         boundaries: bool = True,
-        **spec: object,
+        *,
+        spec: dict[str, object],
+        derived: dict[str, object],
     ) -> None:
         check("batch", batch, int)
         check("boundaries", boundaries, bool)
@@ -46,7 +50,8 @@ class Stream:
         self.dataset = dataset
         self.tasks = [tuple(group) for group in tasks]
         self.boundaries = boundaries
-        self.spec = {"tasks": self.tasks, "batch": batch, "boundaries": boundaries, **spec}
+        self.spec = {**spec, "batch": batch, "boundaries": boundaries}
+        self.derived = {"classes": self.tasks, **derived}
         if empty := [task for task, part in enumerate(parts) if not len(part)]:
             raise InputError(f"task {empty[0] + 1} of the stream would have no samples")
         pieces = [torch.split(part, batch) for part in parts]

@@ -68,16 +68,19 @@ class Blurry(Stream):
                     pieces[task].append(index[:away][hand :: len(others)])
                 turn += away
         parts = [shuffled(torch.cat(piece).sort().values, source) for piece in pieces]
+        asked: dict[str, object] = {
+            "stream": "blurry",
+            "tasks": tasks,
+            "class_order": class_order,
+            "n": n,
+            "m": m,
+        }
         super().__init__(
             dataset,
             parts,
             groups,
             batch,
             boundaries,
-            stream="blurry",
-            n=n,
-            m=m,
-            disjoint=sorted(disjoint),
-            class_order=class_order,
-            seed=seed,
+            spec=asked,
+            derived={"seed": seed, "disjoint": sorted(disjoint)},
         )

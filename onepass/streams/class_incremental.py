@@ -46,13 +46,11 @@ class ClassIncremental(Stream):
         for group in groups:
             index = torch.cat([samples_of(dataset, label) for label in group])
             parts.append(shuffled(index.sort().values, source))
+        asked: dict[str, object] = {
+            "stream": "class-incremental",
+            "tasks": tasks,
+            "class_order": class_order,
+        }
         super().__init__(
-            dataset,
-            parts,
-            groups,
-            batch,
-            boundaries,
-            stream="class-incremental",
-            class_order=class_order,
-            seed=seed,
+            dataset, parts, groups, batch, boundaries, spec=asked, derived={"seed": seed}
         )

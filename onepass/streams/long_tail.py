@@ -70,15 +70,18 @@ class LongTail(Stream):
             shuffled(torch.cat([subset[label] for label in group]).sort().values, source)
             for group in groups
         ]
+        asked: dict[str, object] = {
+            "stream": "long-tail",
+            "tasks": tasks,
+            "class_order": class_order,
+            "rho": rho,
+        }
         super().__init__(
             dataset,
             parts,
             groups,
             batch,
             boundaries,
-            stream="long-tail",
-            rho=rho,
-            counts=kept,
-            class_order=class_order,
-            seed=seed,
+            spec=asked,
+            derived={"seed": seed, "counts": kept},
         )
