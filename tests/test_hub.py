@@ -12,7 +12,8 @@ import onepass
 from onepass import DataError
 from onepass.data import files, hub
 from onepass.data.catalogue import CATALOGUE
-from onepass.data.load import download
+from onepass.data.files import Source, copied
+from onepass.data.load import download, in_order, wnids
 
 SCHEMAS = {
     "mnist": {"image": "image", "label": "label", "test": "test"},
@@ -212,3 +213,21 @@ def test_a_label_that_train_does_not_have_is_named_with_its_repository(library, 
     """Test parts whose labels are kept secret have -1 everywhere."""
     parts = {"train": GOOD, "test": (GOOD[0], [-1, -1, -1])}
     refused(write(library, tmp_path / "hub", parts, names), "-1")
+
+
+def test_the_classes_of_tiny_imagenet_come_in_the_order_of_wnids_txt():
+    official = wnids()
+    assert len(official) == len(set(official)) == 200
+    assert official != tuple(sorted(official))
+    images = np.arange(200, dtype=np.uint8).reshape(200, 1, 1, 1)
+    part = copied(images, np.arange(200))
+    ordered = in_order(Source(tuple(sorted(official)), part, part), official)
+    assert ordered.class_names == official
+    named = [official[label] for label in ordered.train.labels]
+    assert named == sorted(official)
+
+
+def test_other_classes_are_left_in_their_order():
+    part = copied(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2))
+    source = Source(("cat", "ant"), part, part)
+    assert in_order(source, ("ant", "bee")) is source

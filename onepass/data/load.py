@@ -7,9 +7,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from onepass.data import arrays, cache, folders, hub
@@ -119,14 +121,29 @@ def _published(entry: Entry, root: Path) -> Dataset:
 def download(entry: Entry) -> Dataset:
     """Fetches a dataset from the hub into the cache, where `load` finds it afterwards."""
     fetched = hub.download(entry.hub, entry.shape)
+    source = in_order(fetched.source, wnids()) if entry.name == "tiny-imagenet" else fetched.source
     folder = cache.entry(entry.name, "download")
     return _dataset(
         entry.name,
-        cache.cached(
-            folder, fetched.fingerprint, lambda: _checked(fetched.source, entry.hub, entry)
-        ),
+        cache.cached(folder, fetched.fingerprint, lambda: _checked(source, entry.hub, entry)),
         entry,
     )
+
+
+def wnids() -> tuple[str, ...]:
+    """TinyImageNet's classes in the order of its wnids.txt, which the hub's copy does not keep."""
+    text = resources.files("onepass.data").joinpath("wnids.txt").read_text()
+    return tuple(text.split())
+
+
+def in_order(source: Source, names: tuple[str, ...]) -> Source:
+    """The same images with the classes in another order; other classes are left as they are."""
+    if set(source.class_names) != set(names):
+        return source
+    place = {name: label for label, name in enumerate(names)}
+    moved = np.array([place[name] for name in source.class_names])
+    train, test = (part._replace(labels=moved[part.labels]) for part in (source.train, source.test))
+    return Source(names, train, test)
 
 
 def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dataset:
