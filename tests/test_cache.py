@@ -435,7 +435,7 @@ except (OSError, onepass.OnepassError) as problem:
 def test_a_full_disk_is_an_error_and_leaves_no_half_cache(source, root, images):
     process = child(FULL, source, 1000)
     out, err = process.communicate(timeout=60)
-    assert out.split() == ["OSError", str(errno.EFBIG)], err
+    assert out.startswith("WriteError"), err
     assert not visible(root)
     assert same(onepass.load(str(source)), images)
 
