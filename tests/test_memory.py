@@ -331,3 +331,17 @@ def test_a_mix_is_the_beginning_of_each_pool(old_places, old_held, new_places, n
     assert got.y[got.weight > 0].tolist() == expected
     assert got.x.tolist() == got.y.tolist()
     assert set(got.weight.tolist()) <= {0.0, 1.0}
+
+
+def test_padding_repeats_every_sample_in_turn_and_not_one_of_them():
+    """BatchNorm sees the padding, so it must look like the samples that count."""
+    store = Reservoir(20, (1,), torch.float32, torch.Generator().manual_seed(0))
+    stream = Samples(torch.arange(4.0).view(4, 1), torch.zeros(4, dtype=torch.long), torch.ones(4))
+    among = torch.tensor([True, False])
+    new = pool(store, stream, among, drawn=8)
+    assert new.x.flatten().tolist() == [0, 1, 2, 3] * 3
+    assert new.weight.tolist() == [1] * 4 + [0] * 8
+    old = pool(store, stream, ~among, drawn=8)
+    mixed = mix(old, new, torch.tensor(0), torch.tensor(16), size=16)
+    assert mixed.weight.sum() == 4
+    assert torch.bincount(mixed.x.flatten().long()).tolist() == [4] * 4
