@@ -20,12 +20,11 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 class Crop(NamedTuple):
-    """A window per image in units of half the image: its size, and its centre's offset."""
+    """A window per image in units of half the image, (samples, 2), horizontal first: its size, and
+    its centre's offset to the right and down."""
 
-    width: Tensor
-    height: Tensor
-    right: Tensor
-    down: Tensor
+    size: Tensor
+    offset: Tensor
 
 
 def draw_crops(count: int, source: torch.Generator) -> Crop:
@@ -34,20 +33,24 @@ def draw_crops(count: int, source: torch.Generator) -> Crop:
     A window may reach past the image by up to 15 % on one side; what lies there is the image's
     reflection.
     """
-    u = torch.rand(count, 4, generator=source, device=source.device).unbind(1)
-    area = AREA[0] + (AREA[1] - AREA[0]) * u[0]
-    low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
-    aspect = torch.exp(low + (high - low) * u[1])
-    width, height = torch.sqrt(area * aspect), torch.sqrt(area / aspect)
-    return Crop(width, height, (2 * u[2] - 1) * (1 - width), (2 * u[3] - 1) * (1 - height))
+    area = _uniform((count,), *AREA, source)
+    stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, source).exp()
+    side = area.sqrt()
+    size = torch.stack([side * stretch, side / stretch], dim=1)
+    return Crop(size, _uniform((count, 2), -1.0, 1.0, source) * (1 - size))
 
 
-def crop(images: Tensor, window: Crop) -> Tensor:
+def pixel_centres(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
+    """(height, width, 2) in units of half the image, horizontal first."""
+    down = (2 * torch.arange(height, device=device) + 1) / height - 1
+    right = (2 * torch.arange(width, device=device) + 1) / width - 1
+    return torch.stack(torch.meshgrid(right, down, indexing="xy"), dim=-1)
+
+
+def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
     """Each image's window, enlarged to the image's size (bilinear)."""
-    zero = torch.zeros_like(window.width)
-    rows = [window.width, zero, window.right, zero, window.height, window.down]
-    theta = torch.stack(rows, dim=1).view(-1, 2, 3).to(images.dtype)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    size, offset = (part.to(images.dtype)[:, None, None] for part in window)
+    grid = torch.addcmul(offset, centres.to(images.dtype), size)
     return F.grid_sample(
         images, grid, mode="bilinear", padding_mode="reflection", align_corners=False
     )
@@ -62,12 +65,16 @@ def grey(images: Tensor, chosen: Tensor) -> Tensor:
     """The chosen images by their luma, in three equal channels; greyscale images stay."""
     if images.shape[1] != 3:
         return images
-    red, green, blue = images.unbind(1)
-    luma = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
-    return torch.where(chosen.view(-1, 1, 1, 1), luma.unsqueeze(1), images)
+    red, green, blue = torch.split(images, 1, dim=1)
+    luma = torch.add(LUMA[0] * red, green, alpha=LUMA[1]).add(blue, alpha=LUMA[2])
+    return torch.where(chosen.view(-1, 1, 1, 1), luma, images)
 
 
-def crop_grey(images: Tensor, source: torch.Generator) -> Tensor:
+def crop_grey(images: Tensor, source: torch.Generator, centres: Tensor) -> Tensor:
     """The paper's augmentation, with the parameter values of its released code."""
-    cropped = crop(images, draw_crops(len(images), source))
+    cropped = crop(images, draw_crops(len(images), source), centres)
     return grey(cropped, draw_greys(len(images), source))
+
+
+def _uniform(shape: tuple[int, ...], low: float, high: float, source: torch.Generator) -> Tensor:
+    return torch.empty(shape, device=source.device).uniform_(low, high, generator=source)

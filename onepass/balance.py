@@ -38,50 +38,52 @@ def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     >>> gradient_sums(zero, torch.tensor([True, True]))[1].tolist()
     [-0.5, -0.5]
     """
-    logits = torch.where(seen, output.logits.double(), -torch.inf)
+    logits = output.logits.double().masked_fill(~seen, -torch.inf)
     own = one_hot(output.y, logits.shape[1])
-    others = torch.where(own, 0.0, logits.softmax(dim=1)) * output.weight.unsqueeze(1)
+    others = logits.softmax(dim=1).masked_fill(own, 0) * output.weight.unsqueeze(1)
     to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
-    return others.sum(dim=0), torch.where(own, -to_own, 0.0).sum(dim=0)
+    return others.sum(dim=0), -(own * to_own).sum(dim=0)
 
 
 class Balance(Part):
     """Running sums of the two gradient parts for every class, of this task and of all."""
 
-    sums: ClassVar[tuple[str, ...]] = ("task_positive", "task_negative", "positive", "negative")
-    tensors: ClassVar[tuple[str, ...]] = (*sums, "samples", "updates")
-
-    task_positive: Tensor
-    task_negative: Tensor
-    positive: Tensor
-    negative: Tensor
+    tensors: ClassVar[tuple[str, ...]] = ("sums", "samples", "updates")
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        for name in self.sums:
-            setattr(self, name, torch.zeros(capacity, dtype=torch.float64, device=device))
+        self.sums = torch.zeros(2, 2, capacity, dtype=torch.float64, device=device)
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
 
+    @property
+    def task_positive(self) -> Tensor:
+        return self.sums[0, 0]
+
+    @property
+    def task_negative(self) -> Tensor:
+        return self.sums[0, 1]
+
+    @property
+    def positive(self) -> Tensor:
+        return self.sums[1, 0]
+
+    @property
+    def negative(self) -> Tensor:
+        return self.sums[1, 1]
+
     def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
         for output in outputs:
-            positive, negative = gradient_sums(output.detach(), seen)
-            self.task_positive += positive
-            self.task_negative += negative
-            self.positive += positive
-            self.negative += negative
+            self.sums += torch.stack(gradient_sums(output.detach(), seen))
             self.samples += output.weight.sum()
         self.updates += 1
 
     def new_task(self) -> None:
-        self.task_positive.zero_()
-        self.task_negative.zero_()
+        self.sums[0].zero_()
         self.samples.zero_()
         self.updates.zero_()
 
     def grow(self, capacity: int) -> None:
-        for name in self.sums:
-            old: Tensor = getattr(self, name)
-            setattr(self, name, F.pad(old, (0, capacity - len(old))))
+        self.sums = F.pad(self.sums, (0, capacity - self.sums.shape[2]))
 
     def p(self) -> Tensor:
         """P(t, c): the mean positive gradient over the samples of this task, eq. (3)."""

@@ -57,8 +57,8 @@ class Graph:
             self._capture(step, self.x, self.y)
         assert self.graph is not None
         self.graph.replay()
-        terms = {name: value.clone() for name, value in self.step.terms.items()}
-        return Step(self.step.loss.clone(), terms, self.step.outputs)
+        loss, *terms = self.reported.clone()
+        return Step(loss, dict(zip(self.step.terms, terms, strict=True)), self.step.outputs)
 
     def _eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """On a stream of its own, as capture asks of what it will capture."""
@@ -76,6 +76,7 @@ class Graph:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph, stream=self.side):
             self.step = step(x, y)
+            self.reported = torch.stack([self.step.loss, *self.step.terms.values()])
         self.graph = graph
 
 

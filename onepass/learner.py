@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -174,20 +175,37 @@ class Learner(Configured, ABC):
 
     # ---- what a step is made of
 
+    def forward(self, samples: Samples, pieces: Sequence[int] | None = None) -> Output:
+        """Logits of the views of some samples, from one forward of all (one set of BatchNorm
+        statistics), or from a forward for each of consecutive pieces of these sizes."""
+        views = self.views(samples.x)
+        if pieces is None:
+            return self.output(self.model(views), samples)
+        logits = [self._by_copy(self.model(view)) for view in self._cut(views, pieces)]
+        return self.output(torch.cat(logits, dim=1).flatten(0, 1), samples)
+
     def output(self, logits: Tensor, samples: Samples) -> Output:
         """Logits of the views of some samples, with their rows and weights."""
         copies = self.views.copies
+        if copies == 1:
+            return Output(logits, samples.y, samples.weight)
         return Output(logits, samples.y.repeat(copies), samples.weight.repeat(copies))
 
-    def forward(self, *batches: Samples, joint: bool) -> list[Output]:
-        """Logits of each batch, from one forward of all (one set of BatchNorm statistics) or from
-        one forward each."""
-        views = [self.views(batch.x) for batch in batches]
-        if joint:
-            logits = self.model(torch.cat(views)).split([len(view) for view in views])
-        else:
-            logits = [self.model(view) for view in views]
-        return [self.output(one, batch) for one, batch in zip(logits, batches, strict=True)]
+    def cut(self, output: Output, *sizes: int) -> list[Output]:
+        """The outputs of consecutive pieces of the samples, their mirror images included."""
+        parts = (self._cut(part, sizes) for part in output)
+        return [Output(*piece) for piece in zip(*parts, strict=True)]
+
+    def per_sample(self, values: Tensor) -> Tensor:
+        """The mean over the views of each sample."""
+        return values if self.views.copies == 1 else self._by_copy(values).mean(dim=0)
+
+    def _by_copy(self, rows: Tensor) -> Tensor:
+        return rows.view(self.views.copies, -1, *rows.shape[1:])
+
+    def _cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        parts = torch.split(self._by_copy(rows), list(sizes), dim=1)
+        return [part.flatten(0, 1) for part in parts]
 
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -24,17 +25,19 @@ def log_likelihood(
     tensor([-0.6931])
     """
     own = one_hot(y, logits.shape[1])
-    others = (among & ~own) if among.ndim == 2 else (among.unsqueeze(0) & ~own)
-    scaled = logits if log_scale is None else logits + log_scale
-    competing = torch.where(others, scaled, -torch.inf)
-    competing = torch.where(own, logits, competing)
-    own_logit = logits.gather(1, y.unsqueeze(1)).squeeze(1)
-    return own_logit - competing.logsumexp(dim=1)
+    scaled = logits if log_scale is None else torch.where(own, logits, logits + log_scale)
+    competing = scaled.masked_fill(~(among | own), -torch.inf)
+    return -F.cross_entropy(competing, y, reduction="none")
+
+
+def fractions(weight: Tensor) -> Tensor:
+    """Weights that add up to 1; all 0 where nothing has weight."""
+    return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:
     """The weighted mean; 0 where nothing has weight."""
-    return (values * weight).sum() / weight.sum().clamp(min=torch.finfo(values.dtype).tiny)
+    return torch.dot(values, fractions(weight.to(values.dtype)))
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor, among: Tensor) -> Tensor:

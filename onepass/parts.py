@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -14,6 +15,14 @@ class Samples(NamedTuple):
     x: Tensor
     y: Tensor
     weight: Tensor
+
+    def then(self, other: Samples) -> Samples:
+        return Samples(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
+
+    def cut(self, *sizes: int) -> list[Samples]:
+        """Consecutive pieces of these sizes."""
+        pieces = zip(*(torch.split(part, list(sizes)) for part in self), strict=True)
+        return [Samples(*piece) for piece in pieces]
 
 
 class Output(NamedTuple):

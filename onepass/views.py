@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onepass.augment import crop_grey
+from onepass.augment import crop_grey, pixel_centres
 from onepass.errors import InputError
 
 
@@ -24,27 +24,35 @@ class Views:
         source: torch.Generator,
     ) -> None:
         images = len(shape) == 3
+        device = source.device
         self.augment = augment and images
         self.copies = 2 if mirror and images else 1
         self.source = source
-        self.mean = None if mean is None else _per_channel("mean", mean, shape, source.device)
-        self.std = None if std is None else _per_channel("std", std, shape, source.device)
+        self.centres = pixel_centres(shape[1], shape[2], device) if images else None
+        self.scale = self.shift = None
+        if mean is not None and std is not None:
+            centre = _per_channel("mean", mean, shape, device)
+            self.scale = 1 / _per_channel("std", std, shape, device)
+            self.shift = -centre * self.scale
 
     def normalise(self, x: Tensor) -> Tensor:
+        """(x - mean) / std."""
         inputs = x.float() / 255 if x.dtype == torch.uint8 else x
-        if self.mean is None or self.std is None:
+        if self.shift is None or self.scale is None:
             return inputs
-        return (inputs - self.mean) / self.std
+        return torch.addcmul(self.shift, inputs, self.scale)
 
     def augmented(self, images: Tensor) -> Tensor:
-        return crop_grey(images, self.source) if self.augment else images
+        if self.centres is None or not self.augment:
+            return images
+        return crop_grey(images, self.source, self.centres)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Each sample augmented, and, where they are mirrored, all of them once more."""
+        """Each sample augmented, and, where they are mirrored, the mirror images of all behind."""
         plain = self.normalise(x)
-        if self.copies == 1:
-            return self.augmented(plain)
-        return torch.cat([self.augmented(plain), self.augmented(plain).flip(3)])
+        if self.copies == 2:
+            plain = torch.cat([plain, plain.flip(3)])
+        return self.augmented(plain)
 
 
 def _per_channel(

@@ -116,7 +116,7 @@ def test_batch_norm_starts_neutral():
     for norm in norms:
         assert norm.running_mean.eq(0).all()
         assert norm.running_var.eq(1).all()
-        assert int(norm.num_batches_tracked) == 0
+        assert norm.num_batches_tracked is None
 
 
 # ---- a network of the user's own

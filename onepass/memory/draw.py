@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 OVERSAMPLING = 4
+NEVER = 2.0  # above every uniform number
 
 
 def distinct(count: int, population: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`count` distinct integers below `population`, each subset equally likely.
+    """`count` distinct integers below `population`, each subset equally likely; for several
+    populations one draw each, along a last dimension.
 
-    `population` is a 0-d tensor on the device. Where it is smaller than `count`, all its integers
-    come once and are then repeated. Returns the integers and whether each one is genuine (not a
-    repetition); an empty population gives zeros, none of them genuine.
+    `population` is on the device. Where it is smaller than `count`, all its integers come once and
+    are then repeated. Returns the integers and whether each one is genuine (not a repetition); an
+    empty population gives zeros, none of them genuine.
 
     Small populations are listed and shuffled. In larger ones four times as many integers are drawn
     with replacement and a random `count` of the different ones is kept: fewer than `count`
@@ -26,29 +28,27 @@ def distinct(count: int, population: Tensor, source: torch.Generator) -> tuple[T
     1e-30 for counts from 32 up (and the shortfall is then marked as repetition).
     """
     pool = OVERSAMPLING * count
-    device = population.device
-    uniform = torch.rand(2, pool, generator=source, device=device, dtype=torch.float64)
-    listed = torch.arange(pool, device=device)
-    drawn = torch.where(population <= pool, listed, (uniform[0] * population).long())
-    drawn = drawn.sort().values
-    fresh = drawn < population
-    fresh[1:] &= drawn[1:] != drawn[:-1]
-    chosen = uniform[1].masked_fill(~fresh, 2.0).topk(count, largest=False, sorted=True).indices
-    available = fresh.sum().clamp(max=count)
-    place = torch.arange(count, device=device)
-    repeated = place % available.clamp(min=1)
-    genuine = place < available
-    return torch.where(population > 0, drawn[chosen[repeated]], 0), genuine
+    many = population.unsqueeze(-1)
+    shape = (2, *population.shape, pool)
+    uniform, key = torch.rand(shape, generator=source, device=many.device, dtype=torch.float64)
+    listed = torch.arange(pool, device=many.device, dtype=torch.int32)
+    cycled = listed % many.clamp(min=1)
+    drawn = torch.where(many <= pool, cycled, (uniform * many).int().sort().values)
+    fresh = listed < many
+    fresh[..., 1:] &= (many <= pool) | (drawn[..., 1:] != drawn[..., :-1])
+    key, chosen = torch.where(fresh, key, NEVER + listed).topk(count, largest=False, sorted=True)
+    return drawn.gather(-1, chosen).long(), key < NEVER
 
 
-def nth_true(mask: Tensor, ranks: Tensor) -> Tensor:
-    """The positions of the ranks-th true entries of a mask, counted from 0.
+def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
+    """The positions of the ranks-th true entries of a mask, counted from 0, given how many entries
+    are true up to each position.
 
-    Ranks past the last one give the length of the mask less one; the caller masks them.
+    Ranks past the last one give the last position; the caller masks them.
 
-    >>> nth_true(torch.tensor([False, True, True, False, True]), torch.tensor([0, 2]))
+    >>> counts = torch.tensor([0, 1, 1, 0, 1]).cumsum(0)
+    >>> nth_true(counts, torch.tensor([0, 2]))
     tensor([1, 4])
     """
-    counts = mask.int().cumsum(0, dtype=torch.int32)  # summing booleans directly is 10x slower
-    wanted = (ranks + 1).to(torch.int32)
-    return torch.searchsorted(counts, wanted).clamp(max=len(mask) - 1)
+    wanted = (ranks + 1).to(counts.dtype)
+    return torch.searchsorted(counts, wanted).clamp(max=len(counts) - 1)

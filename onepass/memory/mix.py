@@ -1,6 +1,9 @@
-"""A batch in which new and old classes have the shares that their numbers call for."""
+"""Batches in which groups of classes, such as old and new ones, have chosen shares."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,31 +13,64 @@ from onepass.memory.reservoir import Reservoir
 from onepass.parts import Samples
 
 
-def pool(store: Reservoir, stream: Samples, among: Tensor, drawn: int) -> Samples:
-    """Samples of the classes `among`: those of the stream batch first, then up to `drawn` from the
-    memory, then the same again at weight 0."""
-    memory = store.draw(drawn, fallback=stream, among=among)
-    x, y = torch.cat([stream.x, memory.x]), torch.cat([stream.y, memory.y])
-    wanted = torch.cat([among[stream.y] & (stream.weight > 0), memory.weight > 0])
-    place, available = torch.arange(len(y), device=y.device), wanted.sum()
-    order = nth_true(wanted, place % available.clamp(min=1))
-    weight = (place < available).to(stream.weight.dtype)
-    return Samples(x.index_select(0, order), y.index_select(0, order), weight)
+class Places(NamedTuple):
+    """What is asked for: for each place of a batch the group, the rank within the group's line,
+    and whether the place counts."""
+
+    group: Tensor
+    rank: Tensor
+    counts: Tensor
+
+    def then(self, other: Places) -> Places:
+        return Places(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
 
-def mix(old: Samples, new: Samples, n_old: Tensor, n_new: Tensor, size: int) -> Samples:
-    """The first `n_old` of one pool and the first `n_new` of the other in `size` places.
+class Pools:
+    """For each group of classes a line of samples: those of the stream batch first, in their
+    order, then up to `drawn` of the group's from the memory.
 
-    Where a pool is too short, or the numbers do not fill the places, its samples are repeated at
-    weight 0.
+    `groups` are masks over the head's rows; each class of the stream batch is in one of them.
     """
-    place = torch.arange(size, device=old.y.device)
-    from_old = place < n_old
-    rank = torch.where(from_old, place, place - n_old)
-    limit = torch.where(from_old, len(old.y), len(new.y))
-    pick = torch.where(from_old, 0, len(old.y)) + rank % limit
-    inside = (rank < limit) & (from_old | (rank < n_new))
-    x = torch.cat([old.x, new.x]).index_select(0, pick)
-    y = torch.cat([old.y, new.y]).index_select(0, pick)
-    weight = torch.cat([old.weight, new.weight]).index_select(0, pick) * inside
-    return Samples(x, y, weight)
+
+    def __init__(
+        self, store: Reservoir, stream: Samples, groups: Sequence[Tensor], drawn: Sequence[int]
+    ) -> None:
+        slots, genuine = store.slots(max(drawn), groups)
+        for line, limit in zip(genuine, drawn, strict=True):
+            line[limit:] = False
+        self.x = torch.cat([stream.x, store.x.index_select(0, slots.flatten())])
+        self.y = torch.cat([stream.y, store.y.index_select(0, slots.flatten())])
+        number = torch.arange(len(self.y), device=self.y.device)
+        stream_part, memory_part = number[: len(stream.y)], number[len(stream.y) :]
+        stream_part = stream_part.expand(len(groups), -1)
+        self._source = torch.cat([stream_part, memory_part.view_as(slots)], dim=1).flatten()
+        in_stream = torch.stack([group.index_select(0, stream.y) for group in groups])
+        waiting = torch.cat([in_stream, genuine], dim=1)
+        self._counts = waiting.flatten().cumsum(0)
+        self.in_stream, self.length = in_stream.sum(dim=1), waiting.sum(dim=1)
+
+    def take(self, places: Places) -> Samples:
+        """The samples at these places; past the end of its line a group begins again at weight 0
+        (where its line is empty, all lines together)."""
+        some = self.length > 0
+        cycle = torch.where(some, self.length, self.length.sum())
+        before = (self.length.cumsum(0) - self.length) * some
+        facts = torch.stack([self.length, cycle, before]).index_select(1, places.group)
+        length, cycle, before = facts
+        pick = self._source.index_select(0, nth_true(self._counts, before + places.rank % cycle))
+        weight = (places.counts & (places.rank < length)).float()
+        return Samples(self.x.index_select(0, pick), self.y.index_select(0, pick), weight)
+
+
+def line(group: int, first: Tensor | int, size: int, device: torch.device) -> Places:
+    """`size` places for one group, from its rank `first` on."""
+    place = torch.arange(size, device=device)
+    everywhere = torch.ones_like(place)
+    return Places(group * everywhere, first + place, everywhere > 0)
+
+
+def shares(first: Tensor, second: Tensor, size: int) -> Places:
+    """The first so many of group 0, then the first so many of group 1, in `size` places."""
+    place = torch.arange(size, device=first.device)
+    group = (place >= first).long()
+    return Places(group, place - group * first, place < first + second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -36,7 +37,6 @@ class Reservoir(Part):
             raise InputError(f"there is no room here for a memory of {capacity} samples") from None
         self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=source.device)
         self.seen = torch.zeros((), dtype=torch.int64, device=source.device)
-        self._slots = torch.arange(capacity + 1, device=source.device)
 
     @property
     def size(self) -> Tensor:
@@ -52,35 +52,38 @@ class Reservoir(Part):
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
-        count = len(y)
-        order = torch.arange(count, device=y.device)
-        k = self.seen + order + 1
-        uniform = torch.rand(count, generator=self.source, device=y.device, dtype=torch.float64)
+        k = self.seen + torch.arange(1, len(y) + 1, device=y.device)
+        uniform = torch.rand(len(y), generator=self.source, device=y.device, dtype=torch.float64)
         place = torch.where(k <= self.capacity, k - 1, (uniform * k).long())
-        overwritten = (place.unsqueeze(1) == place) & (order.unsqueeze(1) < order)
-        admitted = (place < self.capacity) & ~overwritten.any(dim=1)
-        slot = torch.where(admitted, place, self.capacity)
+        overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
+        slot = place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
         self.x[slot] = x
         self.y[slot] = y
-        self.seen += count
+        self.seen += len(y)
 
-    def slots(self, count: int, among: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Distinct slots drawn at random, and which of them are genuine; `among` is a mask over the
-        head's rows that restricts the draw to some classes."""
-        if among is None:
+    def slots(self, count: int, groups: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Distinct slots drawn at random, and which of them are genuine; with groups (masks over
+        the head's rows) a row of slots for each, of samples of its classes."""
+        if groups is None:
             return distinct(count, self.size, self.source)
-        eligible = among.index_select(0, self.y) & (self._slots < self.size)
-        ranks, genuine = distinct(count, eligible.sum(), self.source)
-        return nth_true(eligible, ranks), genuine
+        counts = [group.int().index_select(0, self.y).cumsum(0) for group in groups]
+        size = self.size.view(1)
+        last = (size - 1).clamp(min=0)
+        held = torch.cat([each.index_select(0, last) for each in counts]) * (size > 0)
+        ranks, genuine = distinct(count, held, self.source)
+        slots = [nth_true(each, rank) for each, rank in zip(counts, ranks, strict=True)]
+        return torch.stack(slots), genuine
 
     def draw(self, count: int, fallback: Samples, among: Tensor | None = None) -> Samples:
-        """Up to `count` distinct samples; what is missing is repeated at weight 0, by samples of
-        the fallback while there is nothing to draw from."""
-        slots, genuine = self.slots(count, among)
-        place = torch.arange(count, device=slots.device)
-        pick = torch.where(genuine.any(), place, count + place % len(fallback.y))
-        x = torch.cat([self.x.index_select(0, slots), fallback.x]).index_select(0, pick)
-        y = torch.cat([self.y.index_select(0, slots), fallback.y]).index_select(0, pick)
+        """Up to `count` distinct samples, of the classes `among`; what is missing is repeated at
+        weight 0, by samples of the fallback while there is nothing to draw from."""
+        slots, genuine = self.slots(count, None if among is None else [among])
+        slots, genuine = slots.view(-1), genuine.view(-1)
+        cycle = torch.arange(count, device=slots.device) % len(fallback.y)
+        some = genuine[:1]
+        y = torch.where(some, self.y.index_select(0, slots), fallback.y.index_select(0, cycle))
+        some = some.view(-1, *[1] * (self.x.ndim - 1))
+        x = torch.where(some, self.x.index_select(0, slots), fallback.x.index_select(0, cycle))
         return Samples(x, y, genuine.to(fallback.weight.dtype))
 
     def state_dict(self) -> dict[str, Any]:

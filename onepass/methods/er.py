@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from onepass.learner import Learner
-from onepass.losses import cross_entropy
+from onepass.losses import fractions, log_likelihood
 from onepass.memory import Reservoir
-from onepass.parts import Output, Passes, Preset, Samples, Step
+from onepass.parts import Passes, Preset, Samples, Step
 from onepass.registry import method
 
 
@@ -85,12 +85,14 @@ class ER(Learner):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
         replay = self.store.draw(self.replay, fallback=stream)
-        new, old = self.forward(stream, replay, joint=self.forwards == "joint")
+        both = stream.then(replay)
+        output = self.forward(both, None if self.forwards == "joint" else (len(y), self.replay))
         if self.loss == "sum":
-            loss = cross_entropy(*new, among=self.seen) + cross_entropy(*old, among=self.seen)
+            share = torch.cat([fractions(stream.weight), fractions(replay.weight)])
         else:
-            both = Output(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
-            loss = cross_entropy(*both, among=self.seen)
+            share = fractions(both.weight)
+        surprise = -log_likelihood(output.logits, output.y, among=self.seen)
+        loss = torch.dot(share, self.per_sample(surprise))
         self.descend(loss)
         self.store.add(x, y)
-        return Step(loss.detach(), {}, (new.detach(), old.detach()))
+        return Step(loss.detach(), {}, (output.detach(),))

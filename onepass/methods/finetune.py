@@ -47,7 +47,7 @@ class Finetune(Learner):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
-        (new,) = self.forward(stream, joint=True)
+        new = self.forward(stream)
         loss = cross_entropy(*new, among=self.seen)
         self.descend(loss)
         return Step(loss.detach(), {}, (new.detach(),))

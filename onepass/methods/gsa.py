@@ -23,10 +23,11 @@ Decisions where the paper is silent or ambiguous:
 - The rates come from the plain softmax over seen classes on the augmented views of the same
   forward; no gradient flows through w or v, and v is not bounded.
 - An undefined rate gives v = 1 and the balanced w = 2 / (1 + 1/e). A-PN uses raw sums.
-- In the first task O is empty and L is T1: cross-entropy on the stream, without replay.
+- In the first task O is empty and L is T1: cross-entropy on the stream, without replay, unless
+  `current` samples of the memory join X^new (0 by default, as the equations have it).
 
 Departures from the released code: see `gsa_released`, which computes what that code computes.
-Cost: batch + mix images, forward and backward. Kept: raw sample and label.
+Cost: batch + current + mix images, forward and backward. Kept: raw sample and label.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from torch import Tensor
 from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.losses import cross_entropy, log_likelihood, mean
-from onepass.memory import Reservoir, mix, pool
+from onepass.memory import Pools, Reservoir, line, shares
 from onepass.parts import Output, Passes, Preset, Samples, Step
 from onepass.registry import method
 
@@ -61,7 +62,7 @@ def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
     """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2."""
     w = 2 / (1 + torch.exp(-positive / negative.abs()))
-    return torch.where((positive == 0) & (negative == 0), BALANCED_W, w)
+    return w.masked_fill((positive == 0) & (negative == 0), BALANCED_W)
 
 
 def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
@@ -69,7 +70,7 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
 
     A difference of logarithms, since the quotient overflows where rounding alone makes S+.
     """
-    return torch.where(positive == 0, 0.0, negative.abs().log() - positive.log())
+    return (negative.abs().log() - positive.log()).masked_fill(positive == 0, 0)
 
 
 def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:
@@ -98,6 +99,8 @@ class GSA(Learner):
         The size of X^mix.
     fill
         How many samples of the current classes X^mix may take from the memory; none: no limit.
+    current
+        How many of them are trained with the stream batch too, in T1; the released code has 22.
     forwards
         One joint forward of X^new and X^mix, or separate ones.
     statistics
@@ -117,6 +120,7 @@ class GSA(Learner):
     memory: int = 1000
     mix: int = 64
     fill: int | None = None
+    current: int = 0
     forwards: Literal["joint", "separate"] = "joint"
     statistics: Literal["mix", "all"] = "mix"
     update: Literal["before", "after"] = "before"
@@ -139,36 +143,46 @@ class GSA(Learner):
         self.require("memory", self.memory >= 0, "zero or more")
         self.require("mix", self.mix >= 2, "at least 2")
         self.require("fill", self.fill is None or self.fill >= 1, "at least 1, or none")
+        most = self.mix if self.fill is None else self.fill
+        self.require("current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
         self.balance = Balance(len(self.seen), self.where)
 
     def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.mix) * self.copies)
+        return Passes(trained=(batch + self.current + self.mix) * self.copies)
 
-    def balanced_mix(self, stream: Samples, old: Tensor) -> Samples:
-        n_new = share_of_new(self.mix, self.new.sum(), self.seen.sum())
+    def batches(self, stream: Samples, old: Tensor) -> tuple[Samples, Samples]:
+        """X^new and X^mix."""
         fill = self.mix if self.fill is None else self.fill
-        old_pool = pool(self.store, stream, old, drawn=self.mix)
-        new_pool = pool(self.store, stream, self.new, drawn=fill)
-        return mix(old_pool, new_pool, self.mix - n_new, n_new, self.mix)
+        lines = Pools(self.store, stream, (old, self.new), drawn=(self.mix, fill))
+        n_new = share_of_new(self.mix, self.new.sum(), self.seen.sum())
+        mixed = shares(self.mix - n_new, n_new, self.mix)
+        if not self.current:
+            return stream, lines.take(mixed)
+        current = line(1, lines.in_stream[1], self.current, self.where)
+        replayed, batch = lines.take(current.then(mixed)).cut(self.current, self.mix)
+        return stream.then(replayed), batch
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
         new, old = self.new, self.seen & ~self.new
-        first, mixed = self.forward(
-            stream, self.balanced_mix(stream, old), joint=self.forwards == "joint"
-        )
+        batches = self.batches(stream, old)
+        sizes = [len(batch.y) for batch in batches]
+        pieces = None if self.forwards == "joint" else sizes
+        output = self.forward(batches[0].then(batches[1]), pieces)
+        first, mixed = self.cut(output, *sizes)
         measured = (mixed,) if self.statistics == "mix" else (first, mixed)
         if self.update == "before":
             self.balance.update(measured, self.seen)
         w, log_v = self.rates()
 
+        w = w[mixed.y]
         t1 = cross_entropy(first.logits, first.y, first.weight * new[first.y], among=new)
         within = log_likelihood(mixed.logits, mixed.y, among=old)
-        t2 = mean(-w[mixed.y] * within, mixed.weight * old[mixed.y])
-        t3 = mean(-w[mixed.y] * cross_task(mixed, old, new, log_v), mixed.weight)
+        t2 = mean(-w * within, mixed.weight * old[mixed.y])
+        t3 = mean(-w * cross_task(mixed, old, new, log_v), mixed.weight)
         loss = t1 + t2 + t3
 
         self.descend(loss)

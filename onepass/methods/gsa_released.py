@@ -32,7 +32,7 @@ from torch import Tensor
 from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.losses import cross_entropy, log_likelihood, mean
-from onepass.memory import Reservoir, mix, pool
+from onepass.memory import Pools, Reservoir, line, shares
 from onepass.parts import Passes, Samples, Step
 from onepass.registry import method
 
@@ -103,15 +103,16 @@ class GSAReleased(Learner):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
         new, old = self.new, self.seen & ~self.new
-        current = pool(self.store, stream, new, drawn=self.current)
+        lines = Pools(self.store, stream, (old, new), drawn=(self.mix, self.current))
         n_old = self.mix * old.sum() // self.seen.sum()
         n_new = self.mix * new.sum() // self.seen.sum()
-        older = pool(self.store, stream, old, drawn=self.mix)
-        batch = mix(older, current, n_old, n_new, self.mix)
+        size = len(y) + self.current
+        places = line(1, 0, size, self.where).then(shares(n_old, n_new, self.mix))
+        current, batch = lines.take(places).cut(size, self.mix)
         batch = batch._replace(weight=batch.weight * (self.store.size > 0))
 
         first = self.output(self.model(self.views.augmented(self.views(current.x))), current)
-        (mixed,) = self.forward(batch, joint=True)
+        mixed = self.forward(batch)
         in_task = cross_entropy(*first, among=new)
         self.balance.update((mixed,), self.seen)
         likelihood = log_likelihood(mixed.logits, mixed.y, among=self.seen)

@@ -60,8 +60,8 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def restore(self) -> None:
-        self.weight.copy_(torch.where(self.free.unsqueeze(1), self.weight, self.held_weight))
-        self.bias.copy_(torch.where(self.free, self.bias, self.held_bias))
+        torch.where(self.free.unsqueeze(1), self.weight, self.held_weight, out=self.weight)
+        torch.where(self.free, self.bias, self.held_bias, out=self.bias)
 
 
 def _birth(rows: int, features: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
