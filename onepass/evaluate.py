@@ -61,7 +61,8 @@ def evaluate(
     every: int | None = None,
     prequential: bool = False,
 ) -> Iterator[Point]:
-    """Learns the stream, yielding a point at the end of each task and after `every` batches.
+    """Learns the stream, yielding a point at the end of each task and after `every` batches. A
+    method that trains when scores are asked for is scored at the end only, unless `every` is given.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -96,6 +97,7 @@ def walk(
         learner.prepare(tuple(first.shape[1:]), first.dtype)
     stream = stream.on(learner.where)
     test = _Test(stream)
+    at_task_ends = every is not None or not learner.trains_to_score
     for index in range(before.step, len(stream)):
         x, y = stream.batch(index)
         if prequential:
@@ -107,9 +109,12 @@ def walk(
         step = learner.learn(x, y)
         done, task = index + 1, stream.task_of(index)
         boundary = stream.ends_task(index)
+        if stream.boundaries and boundary:
+            learner.end_task()
         if prequential:
             step.loss.cpu()  # the next prediction would wait for this step, outside its time
-        if not (boundary or (every and done % every == 0)):
+        due = boundary and (at_task_ends or done == len(stream))
+        if not (due or (every and done % every == 0)):
             seconds += time.perf_counter() - began
             yield Tick(done, task, seconds, hits, tried)
             continue

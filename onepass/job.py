@@ -95,8 +95,11 @@ class Job:
                 chosen.append(f"{one.name}={value}")
         return " ".join(chosen)
 
-    def cadence(self, stream: Stream) -> int:
-        """After how many steps the learner is scored."""
+    def cadence(self, stream: Stream) -> int | None:
+        """After how many steps the learner is scored; None: only at the end, since it has to train
+        for it."""
+        if self.every is None and registry.get(self.method).learner.trains_to_score:
+            return None
         return self.every or max(1, len(stream) // POINTS_PER_RUN)
 
     def load(self) -> tuple[Stream, Learner]:
@@ -236,10 +239,11 @@ def _learn(
 
 def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> dict[str, Any]:
     points = folder.points()
-    ends = [point for point in points if point.boundary]
-    last = points[-1]
-    a = metrics.accuracy_matrix([end.correct for end in ends], last.total, stream.tasks)
-    spaced = [p.accuracy for p in points if p.step % job.cadence(stream) == 0] or [last.accuracy]
+    ends = {point.task: point.correct for point in points if point.boundary}
+    last, cadence = points[-1], job.cadence(stream)
+    correct = [ends.get(task) for task in range(len(stream.tasks))]
+    a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
+    spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
     passes = learner.passes(batch)
     return {
@@ -251,7 +255,7 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
         "forgetting": metrics.forgetting(a),
         "forgetting_all_tasks": metrics.forgetting_all(a),
         "mean_task_accuracy": metrics.mean_task_accuracy(a),
-        "anytime_accuracy": metrics.anytime(spaced),
+        "anytime_accuracy": metrics.anytime(spaced or [last.accuracy]),
         "prequential_accuracy": last.prequential,
         "accuracy_matrix": a,
         "class_accuracy": metrics.per_class(last.correct, last.total),
@@ -260,6 +264,9 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
         "steps_per_second": last.step / last.seconds,
         "trained_per_sample": passes.trained / batch,
         "scored_per_sample": passes.scored / batch,
+        "images_beside_steps": {
+            purpose: spent._asdict() for purpose, spent in learner.spent.items()
+        },
         "memory_bytes": learner.memory_bytes,
         "variant": job.variant,
         "tasks": len(stream.tasks),

@@ -50,7 +50,7 @@ class Learner(Configured, ABC):
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
     optimizer, lr, weight_decay
-        `adam` and `sgd` with coupled decay, `adamw` with decoupled decay.
+        `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
     augment
         `crop-grey` on images (drawn anew at every use), or `none`.
     mirror
@@ -86,6 +86,7 @@ class Learner(Configured, ABC):
     presets: ClassVar[dict[str, Preset]] = {}
     exempt: ClassVar[dict[str, str]] = {}
     capturable: ClassVar[bool] = True
+    trains_to_score: ClassVar[bool] = False
 
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
@@ -96,15 +97,35 @@ class Learner(Configured, ABC):
     new: Tensor = field(init=False, repr=False)
     generators: dict[str, torch.Generator] = field(init=False, repr=False)
     probes: list[Probe] = field(init=False, repr=False, default_factory=list)
+    finished: bool = field(init=False, repr=False, default=False)
+    spent: dict[str, Passes] = field(init=False, repr=False, default_factory=dict)
 
     # ---- what a method writes
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Makes the parts that the method keeps, once the shape of a sample is known."""
 
+    def make_head(self, features: int) -> Head:
+        return Head(features, FIRST_CAPACITY, self.generators["initialisation"])
+
+    def modules(self, features: int) -> dict[str, nn.Module]:
+        """Modules that train beside backbone and head, by the name they have in `self.model`."""
+        return {}
+
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> Step:
         """One step on raw samples and rows, on the device."""
+
+    def finish_task(self) -> None:
+        """What the method does when a task has ended, before it is scored; may train."""
+
+    def get_ready(self) -> None:
+        """What has to be computed before scores can be given, once for all samples; may train."""
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Scores of normalised inputs over the head's capacity; the network is evaluating."""
+        logits: Tensor = self.model(inputs)
+        return logits
 
     @abstractmethod
     def passes(self, batch: int) -> Passes:
@@ -126,22 +147,30 @@ class Learner(Configured, ABC):
             probe.observe(self, step)
         return step
 
+    def end_task(self) -> None:
+        """Says that the running task is over, so that what a method does then is done before it is
+        scored; `new_task` says it too."""
+        if self.book.batches and not self.finished:
+            self.finished = True
+            self.finish_task()
+
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
         self.book.told = True
+        self.end_task()
         if self.book.close_task():
             self._after_boundary()
 
-    @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
         """Logits, one column for each of `classes`."""
         if not self.steps:
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
         samples = inputs.as_samples(x)
         self._expect(samples)
+        self._get_ready()
         pieces = torch.split(samples, PREDICTION_BATCH)
-        with evaluating(self.model):
-            logits = [self.model(self.views.normalise(piece.to(self.where))) for piece in pieces]
+        with torch.no_grad(), evaluating(self.model):
+            logits = [self.logits(self.views.normalise(piece.to(self.where))) for piece in pieces]
         return torch.cat(logits)[:, : len(self.classes)]
 
     def predict(self, x: Any) -> Tensor:
@@ -207,12 +236,35 @@ class Learner(Configured, ABC):
         parts = torch.split(self._by_copy(rows), list(sizes), dim=1)
         return [part.flatten(0, 1) for part in parts]
 
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self.trained:
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self.model.head.restore()
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Of every trained parameter; zeros where the loss does not reach."""
+        found = torch.autograd.grad(loss, self.trained, allow_unused=True, materialize_grads=True)
+        return list(found)
+
+    def apply(self, gradients: Sequence[Tensor]) -> None:
+        """One optimiser step along these gradients, as `descend` makes it."""
+        for parameter, gradient in zip(self.trained, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        self.model.head.restore()
+
+    def spend(self, purpose: Literal["task ends", "scores"], passes: Passes) -> None:
+        """Counts images that went through the network outside of steps."""
+        before = self.spent.get(purpose, Passes(0))
+        total = Passes(before.trained + passes.trained, before.scored + passes.scored)
+        self.spent[purpose] = total
 
     # ---- configuration
 
@@ -221,6 +273,7 @@ class Learner(Configured, ABC):
         self.check_settings()
         self.book = ClassBook(self.gap)
         self._fresh = False
+        self._ready_at: tuple[int, bool] | None = None
 
     def check_settings(self) -> None:
         self.require("lr", self.lr > 0, "positive")
@@ -239,7 +292,13 @@ class Learner(Configured, ABC):
     def payload(self) -> dict[str, Any]:
         """What a file must hold to make this learner again: plain values and tensors."""
         params = {name: _plain(value) for name, value in self.get_params().items()}
-        return {"method": self.key, "settings": params, "state": self.state_dict()}
+        spent = {purpose: list(passes) for purpose, passes in self.spent.items()}
+        return {
+            "method": self.key,
+            "settings": params,
+            "state": self.state_dict(),
+            "spent": spent,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
@@ -248,6 +307,7 @@ class Learner(Configured, ABC):
         return {
             "steps": self.steps,
             "book": self.book.state_dict(),
+            "finished": self.finished,
             "new": self.new.cpu().clone(),
             "shape": list(self._shape),
             "dtype": str(self._dtype).removeprefix("torch."),
@@ -278,6 +338,7 @@ class Learner(Configured, ABC):
             self._part(name).load_state_dict(state["parts"][name])
         self._load_generators(state["generators"], state["steps"])
         self.steps = state["steps"]
+        self.finished = state["finished"]
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
@@ -317,8 +378,11 @@ class Learner(Configured, ABC):
         initial = self.generators["initialisation"]
         body = backbone(self.net, shape, initial).to(self.where)
         example = self.views.normalise(torch.zeros(1, *shape, dtype=dtype, device=self.where))
-        head = Head(feature_count(body, example), FIRST_CAPACITY, initial).to(self.where)
+        features = feature_count(body, example)
+        head = self.make_head(features).to(self.where)
         self.model = Classifier(body, head, self.precision)
+        for name, module in self.modules(features).items():
+            self.model.add_module(name, module.to(self.where))
         if self.where.type == "cuda" and len(shape) == 3:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = optimise.make(
@@ -343,6 +407,8 @@ class Learner(Configured, ABC):
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
         batch, known = labels.tolist(), len(self.book.labels)
         if self.book.boundary_before(batch):
+            if not self.finished:
+                self.finish_task()
             self._after_boundary()
         if len(self.book.labels) > known:
             self._add_rows(known)
@@ -351,7 +417,15 @@ class Learner(Configured, ABC):
             return rows
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
+    def _get_ready(self) -> None:
+        """Once for each state of the learner."""
+        now = (self.steps, self.finished)
+        if self._ready_at != now:
+            self.get_ready()
+            self._ready_at = now
+
     def _after_boundary(self) -> None:
+        self.finished = False
         self.new.zero_()
         if self.head == "frozen":
             self.model.head.hold()

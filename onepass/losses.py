@@ -43,3 +43,26 @@ def mean(values: Tensor, weight: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor, among: Tensor) -> Tensor:
     """Mean cross-entropy with the softmax over the classes `among`."""
     return mean(-log_likelihood(logits, y, among), weight)
+
+
+def supervised_contrastive(
+    z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors: Tensor | None = None
+) -> Tensor:
+    """Mean over anchors i of -1/|P(i)| sum_{p in P(i)} log [e^{z_i z_p/t}
+    / sum_{a != i} e^{z_i z_a/t}],
+    where P(i) are the other samples of i's class.
+
+    `z` has unit rows. Samples of weight 0 are neither anchors nor compared with; an anchor without
+    a positive adds nothing. `anchors` are weights of their own, where only some samples are.
+
+    >>> same = torch.ones(4, 1)
+    >>> float(supervised_contrastive(same, torch.tensor([0, 0, 1, 1]), torch.ones(4), 0.1).exp())
+    3.0
+    """
+    others = (weight > 0) & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
+    similarity = (z @ z.T / temperature).masked_fill(~others, -torch.inf)
+    positives = others & (y.unsqueeze(1) == y)
+    log_share = similarity.log_softmax(dim=1).masked_fill(~positives, 0)
+    count = positives.sum(dim=1)
+    per_anchor = -log_share.sum(dim=1) / count.clamp(min=1)
+    return mean(per_anchor, (weight if anchors is None else weight * anchors) * (count > 0))

@@ -15,18 +15,21 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def accuracy_matrix(
-    correct: Sequence[Sequence[int]],
+    correct: Sequence[Sequence[int] | None],
     total: Sequence[int],
     tasks: Sequence[Sequence[int]],
 ) -> list[list[float | None]]:
-    """From correct predictions per class after each task, and test images per class.
+    """From correct predictions per class after each task (None where it was not scored), and test
+    images per class.
 
     >>> accuracy_matrix([[9, 8, 0], [6, 6, 10]], total=[10, 10, 20], tasks=[[0, 1], [2]])
     [[85.0, None], [60.0, 50.0]]
     """
     return [
         [
-            percent(sum(row[c] for c in group), sum(total[c] for c in group)) if j <= i else None
+            percent(sum(row[c] for c in group), sum(total[c] for c in group))
+            if row is not None and j <= i
+            else None
             for j, group in enumerate(tasks)
         ]
         for i, row in enumerate(correct)
@@ -48,8 +51,10 @@ def mean_task_accuracy(a: Matrix) -> float:
     return sum(last) / len(last)
 
 
-def _drops(a: Matrix) -> list[float]:
-    """How far each task is below the best it ever was."""
+def _drops(a: Matrix) -> list[float] | None:
+    """How far each task is below the best it ever was; None where not every task was scored."""
+    if any(row[task] is None for task, row in enumerate(a)):
+        return None
     last = a[-1]
     drops = []
     for task in range(len(a)):
@@ -62,23 +67,23 @@ def _drops(a: Matrix) -> list[float]:
 
 def forgetting(a: Matrix) -> float | None:
     """The mean drop from the best ever over all tasks but the last: the 1 / (T - 1) form. None for
-    a single task, which cannot have been forgotten.
+    a single task, which cannot have been forgotten, and where not every task was scored.
 
     >>> forgetting([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]])  # (60 + 10) / 2
     35.0
     """
-    drops = _drops(a)[:-1]
-    return sum(drops) / len(drops) if drops else None
+    drops = _drops(a)
+    return sum(drops[:-1]) / len(drops[:-1]) if drops and len(drops) > 1 else None
 
 
-def forgetting_all(a: Matrix) -> float:
+def forgetting_all(a: Matrix) -> float | None:
     """The same drops over all T tasks, the last one counting as 0: the 1 / T form.
 
     >>> round(forgetting_all([[90.0, None, None], [60.0, 80.0, None], [30.0, 70.0, 95.0]]), 2)
     23.33
     """
     drops = _drops(a)
-    return sum(drops) / len(drops)
+    return sum(drops) / len(drops) if drops else None
 
 
 def anytime(accuracies: Sequence[float]) -> float:

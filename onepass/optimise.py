@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Kind = Literal["adam", "adamw", "sgd"]
+Kind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
+MOMENTUM = 0.9
 
 
 def make(
@@ -21,6 +22,10 @@ def make(
     made: torch.optim.Optimizer
     if kind == "sgd":
         made = torch.optim.SGD(trained, lr=lr, weight_decay=decay, fused=True)
+    elif kind == "nesterov":
+        made = torch.optim.SGD(
+            trained, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=decay, fused=True
+        )
     else:
         adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
         on_gpu = any(parameter.is_cuda for parameter in trained)

@@ -10,6 +10,7 @@ from torch import nn
 from onepass import devices, files, registry
 from onepass.errors import CheckpointError
 from onepass.learner import Learner
+from onepass.parts import Passes
 
 
 def open_learner(
@@ -38,6 +39,7 @@ def from_payload(
             )
         learner = info.learner.configured(**settings)
         learner.load_state_dict(content["state"])
+        learner.spent = {purpose: Passes(*n) for purpose, n in content["spent"].items()}
     except CheckpointError:
         raise
     except Exception as problem:  # whatever a file that fits nothing leads to

@@ -15,6 +15,7 @@ from onepass.parts import Output
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 CPU = torch.device("cpu")
+SUMS = ("task_positive", "task_negative", "positive", "negative")
 
 
 @st.composite
@@ -139,10 +140,21 @@ def test_if_some_classes_are_suppressed_others_are_boosted():
     assert float(rates.min()) < -1 < float(rates.max())
 
 
+def test_the_four_sums_are_those_of_the_batches_of_the_task_and_of_all():
+    balance = a_balance(0, 1)
+    balance.new_task()
+    balance.update([an_output(2), an_output(3)], all_seen())
+    each = [torch.stack(gradient_sums(an_output(seed), all_seen())) for seed in range(4)]
+    expected = [*(each[2] + each[3]), *sum(each)]
+    for name, value in zip(SUMS, expected, strict=True):
+        torch.testing.assert_close(getattr(balance, name), value)
+    assert balance.sums.shape == (2, 2, 4)
+
+
 def test_an_update_adds_every_output_given():
     apart, together = a_balance(3, 4), Balance(4, CPU)
     together.update([an_output(3), an_output(4)], all_seen())
-    for name in Balance.sums:
+    for name in SUMS:
         torch.testing.assert_close(getattr(together, name), getattr(apart, name))
     assert (int(together.updates), int(apart.updates)) == (1, 2)
 
@@ -151,7 +163,7 @@ def test_no_graph_is_kept():
     output = an_output(0)
     balance = Balance(4, CPU)
     balance.update([output._replace(logits=output.logits.requires_grad_())], all_seen())
-    assert not balance.positive.requires_grad and not balance.task_negative.requires_grad
+    assert not balance.sums.requires_grad
 
 
 def test_a_new_task_forgets_the_sums_of_the_task_only():
@@ -175,7 +187,7 @@ def test_pn_is_of_the_running_task_and_a_pn_of_all():
 
 def test_growing_keeps_the_sums_and_adds_zeros():
     balance = a_balance(0)
-    before = {name: getattr(balance, name).clone() for name in Balance.sums}
+    before = {name: getattr(balance, name).clone() for name in SUMS}
     balance.grow(9)
     for name, value in before.items():
         assert getattr(balance, name).tolist() == [*value.tolist(), 0, 0, 0, 0, 0]
@@ -201,9 +213,19 @@ def test_over_all_classes_a_task_is_always_in_balance():
 
 
 def test_its_state_can_be_saved_and_loaded():
-    balance, other = a_balance(0, 1), Balance(4, CPU)
-    other.load_state_dict(balance.state_dict())
-    for name in (*Balance.sums, "updates"):
+    balance, other = a_balance(0), Balance(4, CPU)
+    balance.new_task()
+    balance.update([an_output(1)], all_seen())
+    state = balance.state_dict()
+    other.load_state_dict(state)
+    for name in (*SUMS, "samples", "updates"):
+        assert torch.equal(getattr(other, name), getattr(balance, name))
+    kept = {name: value.clone() for name, value in state.items()}
+    for each in (balance, other):
+        each.update([an_output(2)], all_seen())
+    for name, value in kept.items():
+        assert torch.equal(state[name], value)
+    for name in (*SUMS, "samples", "updates"):
         assert torch.equal(getattr(other, name), getattr(balance, name))
 
 

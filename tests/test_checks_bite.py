@@ -89,7 +89,7 @@ class ForgetsALayer(ER):
 @breaks("memory_reaches_the_gradient")
 class IgnoresTheMemory(ER):
     def step(self, x, y):
-        self.store.seen.zero_()
+        self.store.size.zero_()
         return super().step(x, y)
 
 

@@ -93,6 +93,7 @@ def test_the_points_loss_is_that_of_the_step(stream):
         if stream.starts_task(step):
             by_hand.new_task()
         losses.append(float(by_hand.learn(x, y).loss))
+    by_hand.end_task()
     points = list(evaluate(watched, stream, every=2))
     assert [point.loss for point in points] == [losses[point.step - 1] for point in points]
     assert watched.state_sha256() == by_hand.state_sha256()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import command
 import naive_gsa as naive
 import pytest
 import torch
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import onepass
+from onepass.errors import InputError
 from onepass.losses import cross_entropy, log_likelihood, mean
-from onepass.memory import Reservoir, mix, pool
 from onepass.methods.gsa import class_weight, cross_task, log_class_scale, share_of_new
 from onepass.nets import Head
 from onepass.parts import Output, Samples
@@ -295,6 +296,16 @@ def as_batch(output: Output) -> naive.Batch:
     return list(zip(*(part.tolist() for part in output), strict=True))
 
 
+def in_batches(gradients: list[Tensor], copies: int, first: int) -> Tensor:
+    """Rows as in the outputs: X^new and its mirror images, then X^mix and its own. A joint forward
+    has all plain samples before all mirror images."""
+    if len(gradients) == 2:
+        return torch.cat(gradients)
+    (joint,) = gradients
+    each = joint.chunk(copies)
+    return torch.cat([part[:first] for part in each] + [part[first:] for part in each])
+
+
 def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]:
     """Each step of a learner, with what the naive implementation says of its logits."""
     sums, rows, new = naive.Sums(), {}, set()
@@ -315,8 +326,15 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
         with kept_logits() as kept:
             step = learner.learn(x, y)
         first, mixed = (as_batch(output) for output in step.outputs)
-        expected = [rows[label] for label in y.tolist()] * learner.views.copies
-        assert [row for _, row, _ in first] == expected
+        copies = learner.views.copies
+        size = len(first) // copies
+        assert size == len(y) + learner.current
+        for copy in range(copies):
+            of_stream = first[copy * size : copy * size + len(y)]
+            assert [row for _, row, _ in of_stream] == [rows[label] for label in y.tolist()]
+            assert all(weight == 1 for _, _, weight in of_stream)
+            replayed = first[copy * size + len(y) : (copy + 1) * size]
+            assert {row for _, row, weight in replayed if weight} <= new
 
         measured = mixed if learner.statistics == "mix" else first + mixed
         if learner.update == "before":
@@ -331,7 +349,7 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
             case=(first, mixed, *sides, w, v),
             terms=naive.terms(first, mixed, *sides, w, v),
             rates=(learner.rates() if learner.update == "before" else earlier),
-            gradient=torch.cat([logits.grad for logits in kept]),
+            gradient=in_batches([logits.grad for logits in kept], copies, size),
             sums=sums,
         )
 
@@ -346,13 +364,20 @@ CASES = [
     ("tasks", {"memory": 3}),
     ("tasks", {"fill": 1, "optimizer": "adam", "lr": 0.05}),
     ("tasks", {"head": "frozen"}),
+    ("tasks", {"current": 5}),
+    ("tasks", {"current": 12, "memory": 200}),
+    ("tasks", {"current": 4, "forwards": "separate", "statistics": "all"}),
+    ("tasks", {"current": 3, "fill": 3, "update": "after"}),
+    ("tasks", {"current": 4, "memory": 0}),
     ("late classes", {}),
     ("late classes", {"update": "after", "statistics": "all"}),
     ("late classes", {"mix": 2}),
+    ("late classes", {"current": 6}),
     ("short batches", {}),
     ("short batches", {"memory": 0}),
     ("old classes come back", {}),
     ("old classes come back", {"memory": 0}),
+    ("old classes come back", {"current": 3}),
     ("one class at a time", {}),
     ("many classes", {}),
     ("many classes", {"update": "after"}),
@@ -376,11 +401,12 @@ def as_images(items: Iterator) -> Iterator:
             yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
 
 
+@pytest.mark.parametrize("current", [0, 5])
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
-def test_mirror_images_are_samples_like_any_other(forwards):
-    learner = gsa(net=nn.Flatten(), mirror=True, forwards=forwards)
+def test_mirror_images_are_samples_like_any_other(forwards, current):
+    learner = gsa(net=nn.Flatten(), mirror=True, forwards=forwards, current=current)
     for now in followed(learner, as_images(stream("tasks"))):
-        assert [len(batch) for batch in now.case[:2]] == [20, 24]
+        assert [len(batch) for batch in now.case[:2]] == [2 * (10 + current), 24]
         got = [now.step.terms[term].item() for term in ("T1", "T2", "T3")]
         assert got == pytest.approx(now.terms, rel=1e-5, abs=1e-6)
         torch.testing.assert_close(
@@ -418,6 +444,7 @@ def test_gradients_on_the_logits_have_their_closed_form(name, settings):
         ("late classes", {"mix": 6}),
         ("late classes", {"mix": 6, "update": "after"}),
         ("old classes come back", {"mix": 6}),
+        ("tasks", {"mix": 6, "current": 4}),
         ("short batches", {"mix": 6, "memory": 0}),
     ],
     ids=str,
@@ -639,15 +666,93 @@ def test_joint_and_separate_forwards_agree_without_batch_normalisation():
 def test_the_defaults_are_the_papers():
     learner = onepass.GSA()
     assert (learner.head, learner.mirror, learner.mix) == ("trained", False, 64)
+    assert (learner.fill, learner.current, learner.forwards) == (None, 0, "joint")
     assert (learner.statistics, learner.update, learner.weights) == ("mix", "before", "adaptive")
     assert (learner.optimizer, learner.lr, learner.weight_decay) == ("adam", 1e-3, 1e-4)
 
 
-def test_a_step_costs_what_passes_says():
-    learner = gsa(mix=12)
-    with kept_logits() as kept:
-        learner.learn(*next(stream("tasks")))
-    assert sum(len(logits) for logits in kept) == learner.passes(10).trained == 22
+@pytest.mark.parametrize("current", [0, 7])
+@pytest.mark.parametrize("forwards", ["joint", "separate"])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_step_costs_what_passes_says(current, forwards, mirror):
+    learner = gsa(net=nn.Flatten(), mix=12, current=current, forwards=forwards, mirror=mirror)
+    for item in list(as_images(stream("tasks")))[:3]:
+        with kept_logits() as kept:
+            learner.learn(*item)
+        trained = sum(len(logits) for logits in kept)
+        assert trained == learner.passes(10).trained == (1 + mirror) * (10 + current + 12)
+
+
+# ---- one forward, or a forward for each piece
+
+
+class Keeper(nn.Module):
+    """Features that are the inputs; every batch is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches.append(x.detach())
+        return x.flatten(1)
+
+
+def keeping(mirror: bool) -> tuple[onepass.GSA, Samples]:
+    """A learner whose network keeps what it is given, and five samples."""
+    learner = gsa(net=Keeper(), mirror=mirror)
+    learner.learn(torch.zeros(2, 1, 2, 3, dtype=torch.uint8), [0, 1])
+    learner.model.body.batches.clear()
+    pixels = torch.arange(30, dtype=torch.uint8).view(5, 1, 2, 3)
+    return learner, Samples(pixels, torch.tensor([0, 1, 1, 0, 1]), torch.tensor([1.0, 1, 0, 1, 0]))
+
+
+def viewed(pixels: Tensor, mirror: bool) -> Tensor:
+    plain = pixels.float() / 255
+    return torch.cat([plain, plain.flip(3)]) if mirror else plain
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_joint_forward_is_one_of_all_samples(mirror):
+    learner, samples = keeping(mirror)
+    output = learner.forward(samples)
+    (batch,) = learner.model.body.batches
+    assert torch.equal(batch, viewed(samples.x, mirror))
+    torch.testing.assert_close(output.logits, learner.model.head(batch.flatten(1)))
+    assert output.y.tolist() == samples.y.tolist() * (1 + mirror)
+    assert output.weight.tolist() == samples.weight.tolist() * (1 + mirror)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (1, 3, 1), (5,)])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_forward_in_pieces_gives_each_a_batch_of_its_own_and_the_same_output(mirror, sizes):
+    learner, samples = keeping(mirror)
+    output = learner.forward(samples, sizes)
+    for batch, piece in zip(learner.model.body.batches, samples.cut(*sizes), strict=True):
+        assert torch.equal(batch, viewed(piece.x, mirror))
+    for one, other in zip(output, learner.forward(samples), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (1, 3, 1), (5,), (0, 5)])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_piece_of_an_output_has_its_samples_and_their_mirror_images(mirror, sizes):
+    learner, samples = keeping(mirror)
+    pieces = learner.cut(learner.forward(samples), *sizes)
+    for got, piece in zip(pieces, samples.cut(*sizes), strict=True):
+        assert isinstance(got, Output)
+        logits = learner.model.head(viewed(piece.x, mirror).flatten(1))
+        torch.testing.assert_close(got.logits, logits)
+        assert got.y.tolist() == piece.y.tolist() * (1 + mirror)
+        assert got.weight.tolist() == piece.weight.tolist() * (1 + mirror)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_value_per_sample_is_the_mean_over_its_views(mirror):
+    learner, _ = keeping(mirror)
+    values = torch.arange(5 * (1 + mirror)).float()
+    expected = [2.5 + place for place in range(5)] if mirror else list(range(5))
+    assert learner.per_sample(values).tolist() == expected
 
 
 # ---- X^mix
@@ -662,7 +767,8 @@ class Recorder(nn.Module):
 
 
 class Watched:
-    """A learner on numbered samples, and what it put into X^mix: (number, label, genuine)."""
+    """A learner on numbered samples, and what it put into X^mix: (number, label, genuine); what it
+    put into X^new is kept as `first`."""
 
     def __init__(self, **settings: object) -> None:
         self.learner = gsa(net=Recorder(), lr=1e-6, **settings)
@@ -671,11 +777,13 @@ class Watched:
     def learn(self, labels: list[int]) -> list[tuple[int, int, bool]]:
         numbers = torch.arange(len(labels)) + len(self.label_of)
         self.label_of += labels
-        step = self.learner.learn(numbers.float().unsqueeze(1), labels)
-        mixed = step.outputs[1]
-        seen = self.learner.model.body.last[len(labels) :, 0].long().tolist()
-        names = [self.learner.classes[row] for row in mixed.y]
-        return list(zip(seen, names, (mixed.weight > 0).tolist(), strict=True))
+        self.step = self.learner.learn(numbers.float().unsqueeze(1), labels)
+        seen = self.learner.model.body.last[:, 0].long().tolist()
+        _, rows, weight = (torch.cat(parts) for parts in zip(*self.step.outputs, strict=True))
+        names = [self.learner.classes[row] for row in rows]
+        every = list(zip(seen, names, (weight > 0).tolist(), strict=True))
+        self.first = every[: -self.learner.mix]
+        return every[-self.learner.mix :]
 
     def memory_of(self, labels: set[int]) -> int:
         size = int(self.learner.store.size)
@@ -774,34 +882,160 @@ def test_the_stream_batch_itself_is_not_yet_in_the_memory():
     assert genuine(mixed, {0, 1}) == [0, 1, 2, 3]
 
 
-def numbered(y: list[int], first: int = 0) -> Samples:
-    count = torch.arange(first, first + len(y)).float()
-    return Samples(count.unsqueeze(1), torch.tensor(y), torch.ones(len(y)))
+# ---- memory samples of the current classes in X^new
 
 
-def test_a_pool_holds_the_streams_samples_in_order_and_then_the_memorys():
-    store = Reservoir(20, (1,), torch.float32, torch.Generator().manual_seed(0))
-    kept = numbered([0, 1, 2, 0, 1, 2, 0])
-    store.add(kept.x, kept.y)
-    fresh = numbered([2, 0, 1, 0], first=100)
-    drawn = pool(store, fresh, torch.tensor([True, False, False]), drawn=5)
-    numbers = drawn.x[:, 0].long().tolist()
-    assert len(numbers) == 9
-    assert drawn.weight.tolist() == [1] * 5 + [0] * 4
-    assert numbers[:2] == [101, 103]
-    assert sorted(numbers[2:5]) == [0, 3, 6]
+def even(numbers: list[int], members: list[int]) -> bool:
+    """Whether these are the members, each as often as any other or once more."""
+    often = [numbers.count(member) for member in members]
+    return set(numbers) <= set(members) and max(often) - min(often) <= 1
 
 
-@PROPERTY
-@given(
-    st.integers(0, 6), st.integers(0, 6), st.integers(0, 8), st.integers(0, 8), st.integers(0, 3)
+def test_without_current_samples_the_new_batch_is_the_stream_and_nothing_else():
+    watched = Watched(memory=100)
+    for task in range(3):
+        for _ in range(3):
+            begin, labels = len(watched.label_of), [2 * task, 2 * task + 1] * 3
+            watched.learn(labels)
+            assert watched.first == [(begin + k, label, True) for k, label in enumerate(labels)]
+        watched.learner.new_task()
+
+
+@pytest.mark.parametrize("current", [1, 5, 12])
+def test_the_new_batch_has_the_stream_and_current_samples_of_the_memory(current):
+    watched = Watched(memory=500, current=current)
+    for task in range(3):
+        labels, begin = [2 * task, 2 * task + 1] * 2, len(watched.label_of)
+        for _ in range(4):
+            now = len(watched.label_of)
+            mixed = watched.learn(labels)
+            assert len(watched.first) == 4 + current
+            assert [number for number, _, _ in watched.first[:4]] == list(range(now, now + 4))
+            assert all(label == watched.label_of[number] for number, label, _ in watched.first)
+            replayed = genuine(watched.first[4:], set(labels))
+            assert len(replayed) == len(set(replayed)) == min(current, now - begin)
+            assert set(replayed) <= set(range(begin, now))
+            # X^mix takes the same ones from the memory.
+            of_memory = genuine(mixed, set(labels))[4:]
+            shared = min(len(replayed), len(of_memory))
+            assert of_memory[:shared] == replayed[:shared]
+        watched.learner.new_task()
+
+
+@pytest.mark.parametrize("memory", [0, 3, 500])
+def test_current_samples_that_the_memory_lacks_repeat_the_new_batch_evenly_at_weight_0(memory):
+    watched = Watched(memory=memory, current=9)
+    for task in range(3):
+        labels = [2 * task, 2 * task + 1]
+        for _ in range(6):
+            held = watched.memory_of(set(labels)) if watched.label_of else 0
+            watched.learn(labels)
+            real = [weight for _, _, weight in watched.first]
+            assert real == [True] * (2 + min(held, 9)) + [False] * (9 - min(held, 9))
+            numbers = [number for number, _, _ in watched.first]
+            assert even(numbers, genuine(watched.first, set(labels)))
+        watched.learner.new_task()
+
+
+def test_current_samples_of_a_task_are_not_there_before_its_second_batch():
+    watched, found = Watched(memory=500, current=6), []
+    for task in range(2):
+        for _ in range(4):
+            watched.learn([2 * task, 2 * task + 1] * 2)
+            found.append(sum(real for _, _, real in watched.first[4:]))
+        watched.learner.new_task()
+    assert found == [0, 4, 6, 6] * 2
+
+
+def test_a_stream_of_old_classes_comes_with_current_samples_of_the_new_ones():
+    watched = Watched(memory=500, current=4)
+    watched.learn([0, 1, 0, 1])
+    watched.learner.new_task()
+    watched.learn([0, 1, 0])  # nothing is new yet: what fills the places does not count
+    assert [real for _, _, real in watched.first] == [True] * 3 + [False] * 4
+    assert watched.step.terms["T1"].item() == 0
+    watched.learn([2, 2, 0, 3])
+    watched.learn([0, 0, 1])
+    assert sorted(watched.first[3:6]) == [(7, 2, True), (8, 2, True), (10, 3, True)]
+    assert watched.first[6] == (*watched.first[3][:2], False)
+    assert watched.step.terms["T1"].item() > 0
+
+
+def test_the_within_task_term_is_the_mean_over_stream_and_current_samples():
+    items = list(stream("tasks"))[:7]
+    *_, now = followed(gsa(current=5), items)
+    first = now.step.outputs[0]
+    new = torch.tensor([row in now.case[3] for row in range(first.logits.shape[1])])
+    assert first.weight.tolist() == [1] * 15 and bool(new[first.y].all())
+    logits, t1 = first.logits.masked_fill(~new, -math.inf), now.step.terms["T1"]
+    torch.testing.assert_close(t1, F.cross_entropy(logits, first.y))
+    assert not torch.allclose(t1, F.cross_entropy(logits[:10], first.y[:10]))
+    assert bool((now.gradient[:15] != 0).any(dim=1).all())
+
+
+def test_in_the_first_task_current_samples_are_replayed_beside_the_stream():
+    found = []
+    for now in followed(gsa(current=5), first_task(4)):
+        assert now.step.terms["T2"].item() == now.step.terms["T3"].item() == 0
+        counted = [weight > 0 for _, _, weight in now.case[0]]
+        moved = (now.gradient != 0).any(dim=1).tolist()
+        assert moved == counted + [False] * 12
+        found.append(sum(counted))
+    assert found == [10, 10 + 5, 10 + 5, 3 + 5]
+
+
+def test_current_samples_do_not_change_which_samples_are_mixed_or_kept():
+    without, with_some = Watched(memory=20), Watched(memory=20, current=5)
+    for task in range(3):
+        for _ in range(5):
+            labels = [2 * task, 2 * task + 1] * 4
+            assert without.learn(labels) == with_some.learn(labels)
+        without.learner.new_task()
+        with_some.learner.new_task()
+    assert torch.equal(without.learner.store.x, with_some.learner.store.x)
+
+
+@pytest.mark.parametrize("name", ["tasks", "old classes come back"])
+def test_current_samples_change_nothing_while_the_memory_has_none(name):
+    with_some = followed(gsa(memory=0, current=7), stream(name))
+    for one, other in zip(followed(gsa(memory=0), stream(name)), with_some, strict=True):
+        for term in ("T1", "T2", "T3"):
+            torch.testing.assert_close(one.step.terms[term], other.step.terms[term])
+        size = len(one.case[0])
+        assert not bool(other.gradient[size : size + 7].any())
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"current": -1}, "between 0 and 12 "),
+        ({"current": 13}, "between 0 and 12 "),
+        ({"current": 4, "fill": 3}, "between 0 and 3 "),
+        ({"current": 21, "fill": 20}, "between 0 and 20 "),
+        ({"current": 2.5}, "a whole number"),
+        ({"current": None}, "a whole number"),
+        ({"current": "many"}, "a whole number"),
+        ({"current": True}, "a whole number"),
+    ],
+    ids=str,
 )
-def test_mixing_takes_the_first_of_each_pool(have_old, have_new, want_old, want_new, spare):
-    size = max(want_old + want_new + spare, 1)
-    old, new = numbered([0] * 6), numbered([1] * 6, first=100)
-    old = old._replace(weight=(torch.arange(6) < have_old).float())
-    new = new._replace(weight=(torch.arange(6) < have_new).float())
-    mixed = mix(old, new, torch.tensor(want_old), torch.tensor(want_new), size)
-    numbers = mixed.x[:, 0].long()[mixed.weight > 0].tolist()
-    expected = [*range(min(have_old, want_old)), *range(100, 100 + min(have_new, want_new))]
-    assert numbers == expected and len(mixed.y) == size
+def test_a_number_of_current_samples_that_cannot_be_is_refused(settings, wanted):
+    with pytest.raises(InputError) as refusal:
+        gsa(**settings)
+    said = str(refusal.value)
+    assert said.startswith(f"current must be {wanted}")
+    assert said.endswith(f", not {settings['current']!r}")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"current": 12}, {"current": 3, "fill": 3}, {"current": 20, "fill": 20}], ids=str
+)
+def test_as_many_current_samples_as_are_drawn_for_the_mix_are_allowed(settings):
+    *_, now = followed(gsa(memory=200, **settings), list(stream("tasks"))[:3])
+    assert sum(weight for _, _, weight in now.case[0]) == 10 + settings["current"]
+
+
+def test_the_command_line_refuses_too_many_current_samples_in_one_line():
+    done = command.onepass("run", "gsa", "--set", "current=65")
+    assert (done.status, done.out) == (2, "")
+    assert "current must be between 0 and 64" in done.error

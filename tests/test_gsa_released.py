@@ -251,7 +251,13 @@ def test_an_old_class_in_the_stream_counts_as_old():
 
 
 def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
-    monkeypatch.setattr("onepass.views.crop_grey", lambda pixels, source: pixels + 1)
+    calls = []
+
+    def brighter(pixels: Tensor, source: torch.Generator, centres: Tensor) -> Tensor:
+        calls.append((len(pixels), tuple(centres.shape)))
+        return pixels + 1
+
+    monkeypatch.setattr("onepass.views.crop_grey", brighter)
     learner = released(net=Recorder(), augment="crop-grey")
     (x, y), *_ = stream(images)
     step = learner.learn(x, y)
@@ -260,6 +266,7 @@ def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
     both = torch.cat([plain, plain.flip(3)])
     torch.testing.assert_close(new[step.outputs[0].weight > 0], both + 2)
     assert 1 <= mixed.min() <= mixed.max() <= 2
+    assert calls == [(2 * 15, (4, 4, 2))] * 2 + [(2 * 12, (4, 4, 2))]
 
 
 @pytest.mark.parametrize("memory", [0, 40])

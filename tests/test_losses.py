@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from onepass.losses import cross_entropy, log_likelihood, mean, one_hot
+from onepass.losses import cross_entropy, fractions, log_likelihood, mean, one_hot
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 
@@ -162,6 +162,48 @@ def test_the_mean_of_nothing_is_zero_and_pulls_nowhere():
     result.backward()
     assert result.item() == 0
     assert values.grad.tolist() == [0, 0]
+
+
+def test_the_mean_takes_weights_of_another_precision():
+    values, weight = torch.tensor([3.0, 5.0, 100.0]).double(), torch.tensor([1.0, 1.0, 0.0])
+    result = mean(values, weight)
+    assert result.dtype == torch.float64
+    assert result.item() == 4
+
+
+weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1e3)), min_size=1, max_size=8)
+
+
+@PROPERTY
+@given(weights, st.sampled_from([torch.float32, torch.float64]))
+def test_fractions_add_up_to_one_in_the_proportions_of_the_weights(values, dtype):
+    weight = torch.tensor(values, dtype=dtype)
+    share = fractions(weight)
+    total = sum(values)
+    expected = [value / total if total else 0.0 for value in values]
+    assert share.dtype == dtype
+    assert share.tolist() == pytest.approx(expected, rel=1e-5)
+    assert share.sum().item() == pytest.approx(1.0 if total else 0.0, rel=1e-5)
+    assert bool((share[weight == 0] == 0).all())
+
+
+@PROPERTY
+@given(weights, st.integers(1, 4))
+def test_fractions_of_two_batches_side_by_side_make_the_sum_of_their_means(values, extra):
+    """As experience replay adds the loss of the stream to that of the replay."""
+    first = torch.tensor(values, dtype=torch.float64)
+    second = torch.cat([torch.ones(extra), torch.zeros(2)]).double()
+    losses = torch.arange(1.0, len(first) + len(second) + 1, dtype=torch.float64)
+    share = torch.cat([fractions(first), fractions(second)])
+    expected = mean(losses[: len(first)], first) + mean(losses[len(first) :], second)
+    torch.testing.assert_close(share @ losses, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fractions_of_nothing_are_zero_and_of_next_to_nothing_still_one(dtype):
+    assert fractions(torch.zeros(3, dtype=dtype)).tolist() == [0, 0, 0]
+    tiny = torch.finfo(dtype).tiny
+    assert fractions(torch.tensor([tiny, 0, 3 * tiny], dtype=dtype)).tolist() == [0.25, 0, 0.75]
 
 
 def test_padding_gets_no_gradient():

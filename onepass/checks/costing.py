@@ -27,10 +27,11 @@ def _compare_passes(method: Method, source: Stream) -> None:
 
     def count(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
         nonlocal trained, scored
+        rows = _rows(result)
         if torch.is_grad_enabled():
-            trained += len(result)
+            trained += rows
         else:
-            scored += len(result)
+            scored += rows
 
     handle = learner.model.body.register_forward_hook(count)
     teach(learner, source, first=20, last=21)
@@ -54,7 +55,9 @@ def kept_bytes_are_declared(method: Method) -> None:
     as many samples as the memory has; so there is exactly one memory."""
     learner = teach(make(method), stream(), last=17)
     capacity = learner.get_params().get("memory", 0)
-    sizes = {"x": 3 * 8 * 8, "y": 8}
+    store = getattr(learner, "store", None)
+    fields = {} if store is None else store.fields
+    sizes = {"x": 3 * 8 * 8, "y": 8, **{name: _bytes(one[0]) for name, one in fields.items()}}
     declared = capacity * sum(sizes[name] for name in method.keeps)
     kept = _bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
@@ -134,6 +137,14 @@ def the_file_explains_itself(method: Method) -> None:
     for word in ("Departures", "Cost"):
         expect(word in module, f"the docstring of {method.__module__} has no {word!r}")
     expect(">>>" in (method.__doc__ or ""), f"{method.__name__} shows no example")
+
+
+def _rows(features: Tensor) -> int:
+    """How many samples gave these features; under vmap those of all its copies."""
+    whole = features
+    while torch._C._functorch.is_functorch_wrapped_tensor(whole):
+        whole = torch._C._functorch.get_unwrapped(whole)
+    return whole.numel() // features.shape[-1]
 
 
 class _NoOptimizer:

@@ -41,13 +41,17 @@ def make(method: Method, **settings: Any) -> Learner:
 def batches(
     source: Stream, first: int = 0, last: int | None = None
 ) -> Iterator[Callable[..., Any]]:
-    """For each batch of a range a function that gives it to a learner, boundaries included."""
+    """For each batch of a range a function that gives it to a learner, boundaries included, as an
+    evaluation does."""
     for index in range(first, len(source) if last is None else last):
 
         def give(learner: Learner, index: int = index) -> Any:
             if source.starts_task(index):
                 learner.new_task()
-            return learner.learn(*source.batch(index))
+            step = learner.learn(*source.batch(index))
+            if source.ends_task(index):
+                learner.end_task()
+            return step
 
         yield give
 

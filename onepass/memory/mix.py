@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onepass.memory.draw import nth_true
-from onepass.memory.reservoir import Reservoir
+from onepass.memory.store import Store
 from onepass.parts import Samples
 
 
@@ -33,7 +33,7 @@ class Pools:
     """
 
     def __init__(
-        self, store: Reservoir, stream: Samples, groups: Sequence[Tensor], drawn: Sequence[int]
+        self, store: Store, stream: Samples, groups: Sequence[Tensor], drawn: Sequence[int]
     ) -> None:
         slots, genuine = store.slots(max(drawn), groups)
         for line, limit in zip(genuine, drawn, strict=True):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.errors import InputError, UnknownNameError
-from onepass.nets.head import Head
+from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.resnet import ResNet18
@@ -86,10 +86,12 @@ __all__ = [
     "MLP",
     "NETS",
     "Classifier",
+    "CosineHead",
     "Head",
     "Precision",
     "ResNet18",
     "backbone",
+    "build",
     "evaluating",
     "feature_count",
 ]

@@ -64,6 +64,17 @@ class Head(nn.Module):
         torch.where(self.free, self.bias, self.held_bias, out=self.bias)
 
 
+class CosineHead(Head):
+    """Logits are scaled cosines between features and rows; the bias takes no part."""
+
+    def __init__(self, features: int, capacity: int, source: torch.Generator, scale: float) -> None:
+        super().__init__(features, capacity, source)
+        self.scale = scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * F.linear(F.normalize(features), F.normalize(self.weight))
+
+
 def _birth(rows: int, features: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
     """Drawn row by row, so that a row's birth value does not depend on how the head grew."""
     bound = 1 / math.sqrt(features)

@@ -1,0 +1,112 @@
+"""Samples in numbered slots, and random draws of them. What is let in and what has to go is the
+business of the memories made from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from onepass.errors import InputError
+from onepass.memory.draw import distinct, nth_true
+from onepass.parts import Part, Samples
+
+
+class Store(Part, ABC):
+    """Raw samples as copies, their rows in the head, and fields of the method's own.
+
+    Writing and drawing take only device operations of static shape; what is not let in is written
+    to a scratch row behind the last slot.
+
+    Parameters
+    ----------
+    capacity
+        How many samples are kept at most.
+    shape, dtype
+        Of a sample.
+    source
+        Of randomness; its device is the store's.
+    fields
+        Further values kept for each sample, by name: one example each, of the dtype and shape.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("size",)
+
+    def __init__(
+        self,
+        capacity: int,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        source: torch.Generator,
+        fields: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.source = source
+        try:
+            self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=source.device)
+        except (RuntimeError, MemoryError):
+            raise InputError(f"there is no room here for a memory of {capacity} samples") from None
+        self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=source.device)
+        self.fields = {
+            name: torch.zeros(capacity + 1, *one.shape, dtype=one.dtype, device=source.device)
+            for name, one in (fields or {}).items()
+        }
+        self.size = torch.zeros((), dtype=torch.int64, device=source.device)
+
+    @abstractmethod
+    def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """Lets in samples of the stream, or not."""
+
+    @property
+    def bytes(self) -> int:
+        """What the stored samples take."""
+        kept = (self.x, self.y, *self.fields.values())
+        return self.capacity * sum(one[0].numel() * one.element_size() for one in kept)
+
+    def write(self, slots: Tensor, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """Samples into slots, all different but for the scratch row, `capacity`."""
+        self.x[slots] = x
+        self.y[slots] = y
+        for name, values in fields.items():
+            self.fields[name][slots] = values
+
+    def slots(self, count: int, groups: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Distinct slots drawn at random, and which of them are genuine; with groups (masks over
+        the head's rows) a row of slots for each, of samples of its classes."""
+        if groups is None:
+            return distinct(count, self.size, self.source)
+        counts = [group.int().index_select(0, self.y).cumsum(0) for group in groups]
+        last = (self.size.view(1) - 1).clamp(min=0)
+        held = torch.cat([each.index_select(0, last) for each in counts]) * (self.size > 0)
+        ranks, genuine = distinct(count, held, self.source)
+        slots = [nth_true(each, rank) for each, rank in zip(counts, ranks, strict=True)]
+        return torch.stack(slots), genuine
+
+    def at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
+        """The samples in these slots, at weight 0 where they are not genuine; samples of the
+        fallback at weight 0 where the first of them is not."""
+        cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
+        some = genuine[:1]
+        y = torch.where(some, self.y.index_select(0, slots), fallback.y.index_select(0, cycle))
+        some = some.view(-1, *[1] * (self.x.ndim - 1))
+        x = torch.where(some, self.x.index_select(0, slots), fallback.x.index_select(0, cycle))
+        return Samples(x, y, genuine.to(fallback.weight.dtype))
+
+    def draw(self, count: int, fallback: Samples, among: Tensor | None = None) -> Samples:
+        """Up to `count` distinct samples, of the classes `among`; what is missing is repeated at
+        weight 0, by samples of the fallback while there is nothing to draw from."""
+        slots, genuine = self.slots(count, None if among is None else [among])
+        return self.at(slots.view(-1), genuine.view(-1), fallback)
+
+    def state_dict(self) -> dict[str, Any]:
+        held = int(self.size)
+        kept = {"x": self.x, "y": self.y, **self.fields}
+        return {**super().state_dict(), **{name: one[:held].clone() for name, one in kept.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, one in {"x": self.x, "y": self.y, **self.fields}.items():
+            one[: len(state[name])] = state[name].to(one.device)
