@@ -6,6 +6,7 @@ launches all kernels of a step at once. The step's code is the same in both.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -22,6 +23,8 @@ WARM_UP = 3
 
 class Eager:
     """Calls the step."""
+
+    capture_seconds = 0.0
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         return step(x, y)
@@ -41,6 +44,7 @@ class Graph:
         self.warm = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.x: Tensor | None = None
+        self.capture_seconds = 0.0
 
     def reset(self) -> None:
         """The tensors of the step have changed: capture anew."""
@@ -71,6 +75,8 @@ class Graph:
 
     def _capture(self, step: StepFunction, x: Tensor, y: Tensor) -> None:
         """Records the step without running it."""
+        torch.cuda.synchronize()
+        began = time.perf_counter()
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
@@ -78,6 +84,7 @@ class Graph:
             self.step = step(x, y)
             self.reported = torch.stack([self.step.loss, *self.step.terms.values()])
         self.graph = graph
+        self.capture_seconds += time.perf_counter() - began
 
 
 def make(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -22,13 +23,18 @@ from onepass.streams import Stream
 @dataclass(frozen=True)
 class Tick:
     """After one batch: how many were learned, in which task, how long training took so far, and,
-    with prequential scoring, how many samples were predicted rightly before they were learned."""
+    with prequential scoring, how many samples were predicted rightly before they were learned.
+
+    Training is timed apart from scoring and from the capture of steps.
+    """
 
     step: int
     task: int
     seconds: float
     hits: int = 0
     tried: int = 0
+    scoring: float = 0.0
+    capture: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,6 @@ def walk(
 ) -> Iterator[Tick]:
     """As `evaluate`, but yields after every batch, and can go on after the tick `start`."""
     before = start or Tick(step=0, task=0, seconds=0.0)
-    seconds, hits, tried = before.seconds, before.hits, before.tried
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
     if not learner.steps:
@@ -98,32 +103,69 @@ def walk(
     stream = stream.on(learner.where)
     test = _Test(stream)
     at_task_ends = every is not None or not learner.trains_to_score
+    clock = _Clock(before, learner)
+    hits, tried = before.hits, before.tried
     for index in range(before.step, len(stream)):
         x, y = stream.batch(index)
         if prequential:
-            hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
+            with clock.scoring():
+                hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
             tried += len(y)
-        began = time.perf_counter()
-        if stream.boundaries and stream.starts_task(index):
-            learner.new_task()
-        step = learner.learn(x, y)
-        done, task = index + 1, stream.task_of(index)
-        boundary = stream.ends_task(index)
-        if stream.boundaries and boundary:
-            learner.end_task()
-        if prequential:
-            step.loss.cpu()  # the next prediction would wait for this step, outside its time
+        done, task, boundary = index + 1, stream.task_of(index), stream.ends_task(index)
         due = boundary and (at_task_ends or done == len(stream))
-        if not (due or (every and done % every == 0)):
-            seconds += time.perf_counter() - began
-            yield Tick(done, task, seconds, hits, tried)
+        due = due or (every is not None and done % every == 0)
+        with clock.training():
+            if stream.boundaries and stream.starts_task(index):
+                learner.new_task()
+            step = learner.learn(x, y)
+            if stream.boundaries and boundary:
+                learner.end_task()
+            if due or prequential:
+                loss = float(step.loss)  # waits for the device, so that its time counts here
+        if not due:
+            yield Tick(done, task, hits=hits, tried=tried, **clock.read())
             continue
-        loss = float(step.loss)  # waits for the device, so that its time counts as training
-        seconds += time.perf_counter() - began
         if not math.isfinite(loss):
             raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")
-        correct, total = test.score(learner)
-        yield Point(done, task, seconds, hits, tried, boundary, loss, correct, total)
+        with clock.scoring():
+            correct, total = test.score(learner)
+        yield Point(
+            done,
+            task,
+            hits=hits,
+            tried=tried,
+            boundary=boundary,
+            loss=loss,
+            correct=correct,
+            total=total,
+            **clock.read(),
+        )
+
+
+class _Clock:
+    """What training, scoring and capturing have taken so far."""
+
+    def __init__(self, before: Tick, learner: Learner) -> None:
+        self.learner = learner
+        self.taken = {"seconds": before.seconds, "scoring": before.scoring}
+        self.captured = before.capture
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        began, captured = time.perf_counter(), self.learner.capture_seconds
+        yield
+        capture = self.learner.capture_seconds - captured
+        self.captured += capture
+        self.taken["seconds"] += time.perf_counter() - began - capture
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.taken["scoring"] += time.perf_counter() - began
+
+    def read(self) -> dict[str, float]:
+        return {**self.taken, "capture": self.captured}
 
 
 class _Test:

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import torch
 
-from onepass import data, metrics, registry, settings, streams
+from onepass import data, metrics, registry, streams
 from onepass.data.load import is_path
 from onepass.errors import CheckpointError, InputError, RunError, UnknownNameError
 from onepass.evaluate import Point, Tick, walk
@@ -132,13 +132,10 @@ class Job:
         if "memory" in learner.setting_names():
             chosen["memory"] = self.memory
         chosen |= self.preset_settings()
-        hints = get_type_hints(learner)
-        for name, text in self.settings.items():
-            learner.check_name(name)
-            if name in ("seed", "device", "memory"):
+        for name in ("seed", "device", "memory"):
+            if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
-            chosen[name] = settings.read(name, text, hints[name])
-        return chosen
+        return chosen | learner.read_settings(self.settings)
 
     def preset_settings(self) -> dict[str, Any]:
         learner = registry.get(self.method).learner
@@ -262,6 +259,8 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
         "steps": last.step,
         "seconds": last.seconds,
         "steps_per_second": last.step / last.seconds,
+        "scoring_seconds": last.scoring,
+        "capture_seconds": last.capture,
         "trained_per_sample": passes.trained / batch,
         "scored_per_sample": passes.scored / batch,
         "images_beside_steps": {

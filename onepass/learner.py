@@ -27,7 +27,7 @@ from onepass.settings import Configured
 from onepass.views import Views
 
 FIRST_CAPACITY = 16
-PREDICTION_BATCH = 512
+PREDICTION_BATCH = {"cpu": 512, "cuda": 2048}
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -168,7 +168,7 @@ class Learner(Configured, ABC):
         samples = inputs.as_samples(x)
         self._expect(samples)
         self._get_ready()
-        pieces = torch.split(samples, PREDICTION_BATCH)
+        pieces = torch.split(samples, PREDICTION_BATCH[self.where.type])
         with torch.no_grad(), evaluating(self.model):
             logits = [self.logits(self.views.normalise(piece.to(self.where))) for piece in pieces]
         return torch.cat(logits)[:, : len(self.classes)]
@@ -193,6 +193,11 @@ class Learner(Configured, ABC):
         """What the samples that are kept take, once the memory is full."""
         parts = (getattr(self, name) for name in self.parts)
         return sum(part.bytes for part in parts)
+
+    @property
+    def capture_seconds(self) -> float:
+        """How long capturing the step as a graph has taken so far."""
+        return self._engine.capture_seconds if hasattr(self, "_engine") else 0.0
 
     @property
     def copies(self) -> int:

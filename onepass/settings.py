@@ -22,6 +22,14 @@ class Configured:
         return [one.name for one in fields(cls) if one.init]
 
     @classmethod
+    def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
+        """Constructor arguments from text, as `--set` takes them."""
+        hints = get_type_hints(cls)
+        for name in texts:
+            cls.check_name(name)
+        return {name: read(name, text, hints[name]) for name, text in texts.items()}
+
+    @classmethod
     def configured(cls, **chosen: Any) -> Self:
         """As the constructor, but an unknown setting is named, with the nearest valid one."""
         for name in chosen:

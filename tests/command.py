@@ -92,8 +92,9 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events without the one field that no two runs share."""
-    return [{key: entry[key] for key in entry if key != "seconds"} for entry in entries]
+    """Events without the times, which no two runs share."""
+    times = ("seconds", "scoring", "capture")
+    return [{key: entry[key] for key in entry if key not in times} for entry in entries]
 
 
 def execute_until_write(job: Job, out: Path, moment: int) -> None:

@@ -29,7 +29,7 @@ def learner(method=onepass.ER, **settings):
 
 
 def untimed(tick):
-    return {**vars(tick), "seconds": None}
+    return {**vars(tick), "seconds": None, "scoring": None}
 
 
 class Broken(nn.Module):

@@ -212,6 +212,22 @@ def test_the_stream_and_up_to_22_current_samples_make_the_new_batch():
     assert sizes == [10, 20, 30, 32, 32, 32, 32, 32]
 
 
+def test_what_a_batch_lacks_repeats_its_samples_evenly_at_weight_0():
+    """BatchNorm sees the padding, so it must look like the samples that count."""
+    learner = released(net=Recorder(), current=9, mix=14)
+    for number, (x, y) in enumerate(stream(tasks=1, batches=3, size=4)):
+        outputs = learner.learn(x, y).outputs
+        for seen, output in zip(learner.model.body.seen, outputs, strict=True):
+            held = 4 + min(4 * number, 9)
+            counted = output.weight > 0
+            assert int(counted.sum()) == (min(held, len(seen)) if number or len(seen) == 13 else 0)
+            rows, times = seen.unique(dim=0, return_counts=True)
+            assert len(rows) == min(held, len(seen))
+            assert int(times.max() - times.min()) <= 1
+            assert bool(counted[: int(counted.sum())].all())
+        assert torch.equal(learner.model.body.seen[0][:4], x)
+
+
 def test_old_and_new_counts_are_both_truncated():
     table = [(0, 64), (32, 32), (42, 21), (48, 16), (51, 12)]
     table += [(53, 10), (54, 9), (56, 8), (56, 7), (57, 6)]

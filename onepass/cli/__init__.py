@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onepass.cli import data, predicting, running, showing
+from onepass.cli import benching, data, predicting, running, showing
 from onepass.cli.base import app, messages
 from onepass.errors import OnepassError, TrainingError
 from onepass.version import __version__
@@ -68,4 +68,4 @@ def _say(problem: object, status: int) -> int:
     return status
 
 
-__all__ = ["data", "main", "predicting", "running", "showing"]
+__all__ = ["benching", "data", "main", "predicting", "running", "showing"]

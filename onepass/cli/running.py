@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from onepass import devices
+from onepass import devices, sweep
 from onepass.cli.base import app, messages, one_of, printed, rich_table
 from onepass.errors import InputError, RunError
 from onepass.evaluate import Point, Tick
-from onepass.job import Job, allow_determinism, execute, report
+from onepass.job import Job, allow_determinism, report
 
 
 @app.command(
@@ -25,6 +24,7 @@ Examples:
   onepass run gsa --preset tuned --set lr=3e-4 --set forwards=separate
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
+  onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run gsa --out runs/ --resume"""
 )
 def run(
@@ -75,7 +75,14 @@ def run(
     checkpoint: Annotated[
         str, typer.Option(metavar="N|none", help="Steps between checkpoints, or none.")
     ] = "500",
+    jobs_at_once: Annotated[
+        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
+    ] = "1",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto, eager or graph (one CUDA graph per step).")
+    ] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; part of a run's identity.")] = 1,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
@@ -85,7 +92,12 @@ def run(
     ] = False,
 ) -> None:
     """Learn a stream with one or more methods; ends with a table and a picture."""
-    choices = _settings(set_ or [])
+    choices = read_pairs(set_ or [])
+    for name, value, usual in (("engine", engine, "auto"), ("precision", precision, "fp32")):
+        if value != usual and name in choices:
+            raise InputError(f"give --{name} or --set {name}, not both")
+        if value != usual:
+            choices[name] = value
     jobs = [
         Job(
             method=name,
@@ -114,7 +126,8 @@ def run(
     if deterministic:
         allow_determinism()
     _check_jobs(jobs, out, resume)
-    results = _execute_all(jobs, out, resume, _cadence(checkpoint), as_json)
+    at_once = 1 if jobs_at_once == "1" else sweep.fitting(_at_once(jobs_at_once), jobs)
+    results = _execute_all(jobs, out, at_once, resume, _cadence(checkpoint), as_json)
     if not as_json:
         _show(results, out)
 
@@ -139,9 +152,14 @@ def _check_jobs(jobs: list[Job], out: Path, resume: bool) -> None:
 
 
 def _execute_all(
-    jobs: list[Job], out: Path, resume: bool, checkpoint: int | None, as_json: bool
+    jobs: list[Job],
+    out: Path,
+    at_once: int,
+    resume: bool,
+    checkpoint: int | None,
+    as_json: bool,
 ) -> list[dict[str, Any]]:
-    results = []
+    results: dict[int, dict[str, Any]] = {}
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -150,25 +168,27 @@ def _execute_all(
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=messages) as bars:
-        for job in jobs:
-            bar = bars.add_task(f"{job.method} seed {job.seed}", total=None, note="")
-            watch = _watcher(bars, bar)
-            result = execute(job, out, resume=resume, checkpoint=checkpoint, watch=watch)
-            note = f"{result['accuracy']:.1f} %"
-            bars.update(bar, total=result["steps"], completed=result["steps"], note=note)
-            results.append(result)
+        bar_of = [
+            bars.add_task(f"{job.method} seed {job.seed}", total=None, note="", visible=False)
+            for job in jobs
+        ]
+
+        def watch(index: int, tick: Tick, steps: int) -> None:
+            if isinstance(tick, Point):
+                note = f"task {tick.task + 1}: {tick.accuracy:.1f} %"
+                bars.update(bar_of[index], note=note)
+            bars.update(bar_of[index], completed=tick.step, total=steps, visible=True)
+
+        ended = sweep.execute_all(
+            jobs, out, at_once=at_once, resume=resume, checkpoint=checkpoint, watch=watch
+        )
+        for index, result in ended:
+            steps, note = result["steps"], f"{result['accuracy']:.1f} %"
+            bars.update(bar_of[index], total=steps, completed=steps, note=note, visible=True)
+            results[index] = result
             if as_json:
                 typer.echo(json.dumps(report(result)))
-    return results
-
-
-def _watcher(bars: Progress, bar: Any) -> Callable[[Tick, int], None]:
-    def watch(tick: Tick, steps: int) -> None:
-        if isinstance(tick, Point):
-            bars.update(bar, note=f"task {tick.task + 1}: {tick.accuracy:.1f} %")
-        bars.update(bar, completed=tick.step, total=steps)
-
-    return watch
+    return [results[index] for index in sorted(results)]
 
 
 def _show(results: list[dict[str, Any]], out: Path) -> None:
@@ -188,7 +208,7 @@ def _show(results: list[dict[str, Any]], out: Path) -> None:
     typer.echo(f"picture     {picture}")
 
 
-def _settings(pairs: list[str]) -> dict[str, str]:
+def read_pairs(pairs: list[str]) -> dict[str, str]:
     chosen = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -196,6 +216,14 @@ def _settings(pairs: list[str]) -> dict[str, str]:
             raise InputError(f"--set takes KEY=VALUE, not {pair!r}")
         chosen[name.strip()] = value.strip()
     return chosen
+
+
+def _at_once(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--jobs takes a number of runs, at least 1, or auto, not {text!r}")
+    return int(text)
 
 
 def _cadence(text: str) -> int | None:

@@ -1,0 +1,188 @@
+"""How fast a method's step is on this machine, beside the bare network step of the same images.
+
+The bare step is what cannot be avoided: forward, cross-entropy, backward and optimiser step of as
+many images as the method trains, and forward of as many as it only scores, on fixed inputs, with
+the same network, precision and engine.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass import engine, optimise, registry
+from onepass.errors import InputError
+from onepass.learner import Learner
+from onepass.memory import Reservoir
+from onepass.nets import evaluating
+from onepass.parts import Step
+
+WARM_UP = 20
+BLOCKS = 5
+FILLING = 500
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed: a method on random data of a shape, when all classes are known (half of them
+    from an earlier task) and the memory is full."""
+
+    method: str
+    memory: int = 1000
+    classes: int = 100
+    shape: tuple[int, ...] = (3, 32, 32)
+    batch: int = 10
+    settings: dict[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    steps: int = 200
+
+    def learner(self) -> Learner:
+        method = registry.get(self.method).learner
+        chosen = method.read_settings(self.settings)
+        if "memory" in method.setting_names():
+            chosen["memory"] = self.memory
+        return method.configured(device=self.device, seed=0, **chosen)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What came out. The peak is of this process; on a GPU, of what it allocated there."""
+
+    steps_per_second: float
+    images_per_second: float
+    trained_images: int
+    scored_images: int
+    bare_steps_per_second: float
+    fraction_of_bare: float
+    peak_megabytes: float
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The case and its speed, from alternating blocks of steps and of bare steps: the fastest of
+    each, since whatever disturbs a block makes it slower."""
+    learner, batches = case.learner(), _Batches(case)
+    learner.prepare(case.shape, batches.x.dtype)
+    if case.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    batches.introduce(learner)
+    for _ in range(WARM_UP):
+        batches.learn(learner)
+    peak = _peak(case.device)
+    bare = _bare_step(learner, case)
+    for _ in range(WARM_UP):
+        bare()
+    count = max(1, case.steps // BLOCKS)
+    pairs = [
+        (
+            _time(lambda: batches.learn(learner), count, case.device),
+            _time(bare, count, case.device),
+        )
+        for _ in range(BLOCKS)
+    ]
+    rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
+    passes = learner.passes(case.batch)
+    speed = Speed(
+        steps_per_second=rate,
+        images_per_second=rate * (passes.trained + passes.scored),
+        trained_images=passes.trained,
+        scored_images=passes.scored,
+        bare_steps_per_second=bare_rate,
+        fraction_of_bare=rate / bare_rate,
+        peak_megabytes=peak / 2**20,
+    )
+    return {**asdict(case), **asdict(speed)}
+
+
+class _Batches:
+    """Random samples, round and round."""
+
+    def __init__(self, case: Case) -> None:
+        source = torch.Generator().manual_seed(0)
+        self.case, self.next = case, 0
+        count = case.batch * 200
+        x = torch.randint(256, (count, *case.shape), generator=source, dtype=torch.uint8)
+        self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
+        self.y = torch.randint(case.classes, (count,), generator=source)
+
+    def learn(self, learner: Learner) -> None:
+        chosen = slice(self.next, self.next + self.case.batch)
+        learner.learn(self.x[chosen], self.y[chosen])
+        self.next = (self.next + self.case.batch) % len(self.y)
+
+    def introduce(self, learner: Learner) -> None:
+        """Every class once, the second half after a boundary; then the memory is filled."""
+        x, half = self.x[: self.case.batch], -(-self.case.classes // 2)
+        for first, past in ((0, half), (half, self.case.classes)):
+            learner.new_task()
+            for y in torch.split(torch.arange(first, past), self.case.batch):
+                learner.learn(x[: len(y)], y)
+        for store in (getattr(learner, name) for name in learner.parts):
+            for _ in range(0, self.case.memory if isinstance(store, Reservoir) else 0, FILLING):
+                store.add(self.x[:FILLING], self.y[:FILLING].to(learner.where), **_blank(store))
+
+
+def _blank(store: Reservoir) -> dict[str, Tensor]:
+    return {
+        name: values[:1].expand(FILLING, *values.shape[1:]) for name, values in store.fields.items()
+    }
+
+
+def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
+    passes, where = learner.passes(case.batch), learner.where
+    if not passes.trained:
+        raise InputError(
+            f"{case.method!r} trains no network in its steps: there is nothing to time"
+        )
+    model = learner.model
+    optimizer = optimise.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
+    inputs = torch.rand(passes.trained, *case.shape, device=where)
+    scored = torch.rand(passes.scored, *case.shape, device=where)
+    rows = torch.zeros(passes.trained, dtype=torch.int64, device=where)
+
+    def step(x: Tensor, y: Tensor) -> Step:
+        if len(scored):
+            with torch.no_grad(), evaluating(model):
+                model(scored)
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return Step(loss.detach(), {}, ())
+
+    runner = engine.make(learner.engine, learner.capturable, where, ())
+    return lambda: runner.run(step, inputs, rows)
+
+
+def _time(call: Callable[[], Any], count: int, device: str) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _peak(device: str) -> float:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,121 @@
+"""onepass bench"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from onepass import bench as benchmarks
+from onepass import devices, record
+from onepass.cli.base import app, messages, printed, rich_table
+from onepass.cli.running import read_pairs
+from onepass.errors import InputError
+
+COLUMNS = (
+    "method",
+    "settings",
+    "memory",
+    "classes",
+    "images",
+    "steps/s",
+    "images/s",
+    "of bare",
+    "peak MB",
+)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass bench er gsa
+  onepass bench er gsa --device cuda --precision bf16
+  onepass bench gsa --set current=22 --set mirror=true --precision bf16
+  onepass bench er --memory 100 --memory 1000 --memory 100000 --json"""
+)
+def bench(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="One or more (default: er and gsa).")
+    ] = None,
+    memory: Annotated[
+        list[int] | None, typer.Option(help="Samples kept; repeatable (default: 1000).")
+    ] = None,
+    classes: Annotated[
+        list[int] | None, typer.Option(help="Classes known; repeatable (default: 100).")
+    ] = None,
+    shape: Annotated[
+        str, typer.Option(help="Of a sample: channels,height,width, or features.")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = 10,
+    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = 200,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per case, nothing else.")
+    ] = False,
+) -> None:
+    """Time the steps of methods on random data, beside the bare network step of the same images."""
+    where = devices.resolve(device).type
+    chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
+    cases = [
+        benchmarks.Case(
+            method=method,
+            memory=size,
+            classes=known,
+            shape=_shape(shape, where),
+            batch=batch,
+            settings=chosen,
+            device=where,
+            steps=steps,
+        )
+        for method in methods or ["er", "gsa"]
+        for size in memory or [1000]
+        for known in classes or [100]
+    ]
+    for case in cases:
+        case.learner()
+    rows = []
+    with benchmarks.threads(threads):
+        for case in cases:
+            messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
+            found = benchmarks.measure(case)
+            rows.append(_row(found))
+            if as_json:
+                typer.echo(json.dumps({**found, "threads": threads, **record.surroundings()}))
+    if not as_json:
+        printed.print(rich_table(COLUMNS, rows))
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    chosen = " ".join(f"{name}={value}" for name, value in found["settings"].items())
+    images = str(found["trained_images"])
+    if found["scored_images"]:
+        images += f" + {found['scored_images']} scored"
+    return [
+        found["method"],
+        chosen,
+        str(found["memory"]),
+        str(found["classes"]),
+        images,
+        f"{found['steps_per_second']:.1f}",
+        f"{found['images_per_second']:,.0f}",
+        f"{found['fraction_of_bare']:.2f}",
+        f"{found['peak_megabytes']:.0f}",
+    ]
+
+
+def _shape(text: str, device: str) -> tuple[int, ...]:
+    """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
+    if text == "auto":
+        return (3, 32, 32) if device == "cuda" else (1, 28, 28)
+    numbers = text.split(",")
+    if len(numbers) not in (1, 3) or not all(one.isdecimal() and int(one) for one in numbers):
+        raise InputError(f"--shape takes channels,height,width, or features, not {text!r}")
+    return tuple(int(one) for one in numbers)
