@@ -69,7 +69,7 @@ class Speed:
 def measure(case: Case) -> dict[str, Any]:
     """The case and its speed, from alternating blocks of steps and of bare steps: the fastest of
     each, since whatever disturbs a block makes it slower."""
-    learner, batches = case.learner(), _Batches(case)
+    learner, batches = case.learner(), Batches(case)
     learner.prepare(case.shape, batches.x.dtype)
     if case.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -102,7 +102,7 @@ def measure(case: Case) -> dict[str, Any]:
     return {**asdict(case), **asdict(speed)}
 
 
-class _Batches:
+class Batches:
     """Random samples, round and round."""
 
     def __init__(self, case: Case) -> None:

@@ -67,7 +67,7 @@ def execute_all(
         return
     context = get_context("spawn")
     news = context.Queue()
-    with _sharing(jobs[0]), _pool(at_once, context, news) as pool:
+    with sharing(jobs[0]), _pool(at_once, context, news) as pool:
         pending = {
             pool.submit(_work, index, job, out, resume, checkpoint): index
             for index, job in enumerate(jobs)
@@ -155,7 +155,7 @@ def _pool(workers: int, context: Any, news: Any) -> Iterator[ProcessPoolExecutor
 
 
 @contextmanager
-def _sharing(job: Job) -> Iterator[None]:
+def sharing(job: Job) -> Iterator[None]:
     """A multi-process service of our own, unless there is no GPU, no such program, or one that the
     user has started."""
     control = shutil.which("nvidia-cuda-mps-control")

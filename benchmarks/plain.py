@@ -1,0 +1,133 @@
+"""Experience replay written by hand in plain PyTorch, beside ours, in the same process.
+
+    python benchmarks/plain.py --rounds 5                    # Split-MNIST's shape on the CPU
+    python benchmarks/plain.py --device cuda --net resnet18  # CIFAR100's shape on a GPU
+
+The plain loop does the same arithmetic as `er` without augmentation: the network on 10 new and 64
+replayed samples, two mean cross-entropies, Adam as PyTorch makes it by default, a reservoir in
+Python. Rounds alternate plain, er, gsa, plain; each line of output is one round, with the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from onepass.bench import Batches, Case
+from onepass.nets import ResNet18
+from onepass.record import surroundings
+
+WARM_UP = 50
+
+
+class Plain:
+    """A minimal replay loop: no growing head, no padding, no resume, no generators of its own."""
+
+    def __init__(self, case, fused=False):
+        self.memory, self.where = case.memory, torch.device(case.device)
+        if case.settings.get("net") == "resnet18":
+            body, features = ResNet18(case.shape[0]), 512
+        else:
+            inputs = torch.Size(case.shape).numel()
+            body = nn.Sequential(
+                nn.Flatten(), nn.Linear(inputs, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU()
+            )
+            features = 400
+        self.net = nn.Sequential(body, nn.Linear(features, case.classes)).to(self.where)
+        self.optimizer = torch.optim.Adam(
+            self.net.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=1e-4, fused=fused
+        )
+        self.x = torch.zeros(case.memory, *case.shape, dtype=torch.uint8, device=self.where)
+        self.y = torch.zeros(case.memory, dtype=torch.int64, device=self.where)
+        self.seen = 0
+
+    def learn(self, x, y):
+        x, y = x.to(self.where), y.to(self.where)
+        both, labels, new = x, y, len(y)
+        if self.seen:
+            drawn = torch.randperm(min(self.seen, self.memory), device=self.where)[:64]
+            both, labels = torch.cat([x, self.x[drawn]]), torch.cat([y, self.y[drawn]])
+        logits = self.net(both.float() / 255)
+        loss = F.cross_entropy(logits[:new], labels[:new])
+        if self.seen:
+            loss = loss + F.cross_entropy(logits[new:], labels[new:])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        for sample, label in zip(x, y, strict=True):
+            place = self.seen if self.seen < self.memory else random.randrange(self.seen + 1)
+            if place < self.memory:
+                self.x[place], self.y[place] = sample, label
+            self.seen += 1
+
+
+def rate(learn, case):
+    """Steps per second of a loop over the case's batches."""
+    for _ in range(WARM_UP):
+        learn()
+    began = time.perf_counter()
+    for _ in range(case.steps):
+        learn()
+    if case.device == "cuda":
+        torch.cuda.synchronize()
+    return case.steps / (time.perf_counter() - began)
+
+
+def plain(case):
+    loop, batches = Plain(case), Batches(case)
+
+    def learn():
+        chosen = slice(batches.next, batches.next + case.batch)
+        loop.learn(batches.x[chosen], batches.y[chosen])
+        batches.next = (batches.next + case.batch) % len(batches.y)
+
+    return rate(learn, case)
+
+
+def ours(case):
+    learner, batches = case.learner(), Batches(case)
+    learner.prepare(case.shape, batches.x.dtype)
+    batches.introduce(learner)
+    return rate(lambda: batches.learn(learner), case)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--memory", type=int, default=500)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--net", default="mlp")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    image = {"mlp": ((1, 28, 28), 10), "resnet18": ((3, 32, 32), 100)}[given.net]
+    sizes = {"memory": given.memory, "shape": image[0], "classes": image[1]}
+    settings = {"augment": "none", "net": given.net}
+    common = {**sizes, "settings": settings, "device": given.device, "steps": given.steps}
+    er, gsa = Case("er", **common), Case("gsa", **common)
+    for number in range(given.rounds):
+        before, found, other, after = plain(er), ours(er), ours(gsa), plain(er)
+        around = (before + after) / 2
+        line = {
+            "round": number,
+            "plain_before": before,
+            "er": found,
+            "gsa": other,
+            "plain_after": after,
+            "er_to_plain": found / around,
+            "gsa_time_to_er": found / other,
+        }
+        print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Several runs on one GPU: processes under MPS, processes that take turns, streams of one process.
+
+    python benchmarks/sharing.py er --runs 1 2 4 8 12 --set precision=bf16
+
+prints one JSON object per way and number: trained images per second of all runs together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from multiprocessing import get_context
+
+import torch
+
+from onepass.bench import Batches, Case
+from onepass.job import Job
+from onepass.record import surroundings
+from onepass.sweep import sharing
+
+WARM_UP = 30
+
+
+def begin(case):
+    """A learner whose step is captured, and its batches."""
+    learner, batches = case.learner(), Batches(case)
+    learner.prepare(case.shape, batches.x.dtype)
+    batches.introduce(learner)
+    for _ in range(WARM_UP):
+        batches.learn(learner)
+    torch.cuda.synchronize()
+    return learner, batches
+
+
+def one_process(case, barrier, answers):
+    learner, batches = begin(case)
+    barrier.wait()
+    began = time.time()
+    for _ in range(case.steps):
+        batches.learn(learner)
+    torch.cuda.synchronize()
+    answers.put((began, time.time()))
+
+
+def processes(case, runs):
+    context = get_context("spawn")
+    barrier, answers = context.Barrier(runs), context.Queue()
+    workers = [
+        context.Process(target=one_process, args=(case, barrier, answers)) for _ in range(runs)
+    ]
+    for worker in workers:
+        worker.start()
+    times = [answers.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    return max(end for _, end in times) - min(start for start, _ in times)
+
+
+def streams(case, runs):
+    lanes = [torch.cuda.Stream() for _ in range(runs)]
+    learners = []
+    for lane in lanes:
+        with torch.cuda.stream(lane):
+            learners.append(begin(case))
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(case.steps):
+        for lane, (learner, batches) in zip(lanes, learners, strict=True):
+            with torch.cuda.stream(lane):
+                batches.learn(learner)
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("method")
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--ways", nargs="+", default=["mps", "turns", "streams"])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in given.pairs)
+    case = Case(given.method, settings=settings, device="cuda", steps=given.steps)
+    images = case.learner().passes(case.batch).trained
+    for way in given.ways:
+        for runs in given.runs:
+            if way == "mps":
+                with sharing(Job(given.method, device="cuda")):
+                    seconds = processes(case, runs)
+            else:
+                seconds = processes(case, runs) if way == "turns" else streams(case, runs)
+            found = {
+                "way": way,
+                "runs": runs,
+                "images_per_second": runs * case.steps * images / seconds,
+            }
+            print(
+                json.dumps(
+                    {"method": case.method, "settings": settings, **found, **surroundings()}
+                ),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
