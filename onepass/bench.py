@@ -153,7 +153,7 @@ def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
             with torch.no_grad(), evaluating(model):
                 model(scored)
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x), y)
+        loss = F.cross_entropy(model.train_forward(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return Step(loss.detach(), {}, ())

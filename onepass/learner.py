@@ -214,8 +214,10 @@ class Learner(Configured, ABC):
         statistics), or from a forward for each of consecutive pieces of these sizes."""
         views = self.views(samples.x)
         if pieces is None:
-            return self.output(self.model(views), samples)
-        logits = [self._by_copy(self.model(view)) for view in self._cut(views, pieces)]
+            return self.output(self.model.train_forward(views), samples)
+        logits = [
+            self._by_copy(self.model.train_forward(view)) for view in self._cut(views, pieces)
+        ]
         return self.output(torch.cat(logits, dim=1).flatten(0, 1), samples)
 
     def output(self, logits: Tensor, samples: Samples) -> Output:

@@ -12,22 +12,20 @@ def one_hot(y: Tensor, classes: int) -> Tensor:
     return y.unsqueeze(1) == torch.arange(classes, device=y.device)
 
 
-def log_likelihood(
-    logits: Tensor, y: Tensor, among: Tensor, log_scale: Tensor | None = None
-) -> Tensor:
-    """log of e^{o_y} / sum e^{o_c + log_scale_c} over the classes `among` and y itself.
+def surprise(logits: Tensor, y: Tensor, among: Tensor, log_scale: Tensor | None = None) -> Tensor:
+    """-log of e^{o_y} / sum e^{o_c + log_scale_c} over the classes `among` and y itself.
 
     `among` is a mask over classes, for all samples or for each. The own class always takes part,
     unscaled, so the value is finite for any finite logits, whatever the mask and however many of
     the scales are minus infinity.
 
-    >>> log_likelihood(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([True, True, False]))
-    tensor([-0.6931])
+    >>> surprise(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([True, True, False]))
+    tensor([0.6931])
     """
     own = one_hot(y, logits.shape[1])
     scaled = logits if log_scale is None else torch.where(own, logits, logits + log_scale)
     competing = scaled.masked_fill(~(among | own), -torch.inf)
-    return -F.cross_entropy(competing, y, reduction="none")
+    return F.cross_entropy(competing, y, reduction="none")
 
 
 def fractions(weight: Tensor) -> Tensor:
@@ -42,7 +40,7 @@ def mean(values: Tensor, weight: Tensor) -> Tensor:
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor, among: Tensor) -> Tensor:
     """Mean cross-entropy with the softmax over the classes `among`."""
-    return mean(-log_likelihood(logits, y, among), weight)
+    return mean(surprise(logits, y, among), weight)
 
 
 def supervised_contrastive(

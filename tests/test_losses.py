@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from onepass.losses import cross_entropy, fractions, log_likelihood, mean, one_hot
+from onepass.losses import cross_entropy, fractions, mean, one_hot, surprise
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 
@@ -40,10 +40,10 @@ def a_batch(seed: int = 0, samples: int = 6, classes: int = 5) -> tuple[Tensor, 
 
 @PROPERTY
 @given(scored())
-def test_among_all_classes_it_is_the_log_softmax(batch):
+def test_among_all_classes_it_is_minus_the_log_softmax(batch):
     logits, y = batch
-    expected = F.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(log_likelihood(logits, y, everyone(logits)), expected)
+    expected = -F.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(surprise(logits, y, everyone(logits)), expected)
 
 
 @PROPERTY
@@ -51,10 +51,10 @@ def test_among_all_classes_it_is_the_log_softmax(batch):
 def test_the_own_class_takes_part_whatever_the_mask_says(batch, data):
     logits, y = batch
     among = data.draw(masks(logits.shape[1]))
-    got = log_likelihood(logits, y, among)
+    got = surprise(logits, y, among)
     for k, label in enumerate(y.tolist()):
         members = [c for c, allowed in enumerate(among.tolist()) if allowed or c == label]
-        expected = F.log_softmax(logits[k, members], dim=0)[members.index(label)]
+        expected = -F.log_softmax(logits[k, members], dim=0)[members.index(label)]
         torch.testing.assert_close(got[k], expected)
 
 
@@ -63,8 +63,8 @@ def test_the_own_class_takes_part_whatever_the_mask_says(batch, data):
 def test_masks_may_differ_between_samples(batch, data):
     logits, y = batch
     each = torch.stack([data.draw(masks(logits.shape[1])) for _ in y])
-    together = log_likelihood(logits, y, each)
-    rows = [log_likelihood(logits[k : k + 1], y[k : k + 1], each[k]) for k in range(len(y))]
+    together = surprise(logits, y, each)
+    rows = [surprise(logits[k : k + 1], y[k : k + 1], each[k]) for k in range(len(y))]
     assert torch.equal(together, torch.cat(rows))
 
 
@@ -73,10 +73,8 @@ def test_masks_may_differ_between_samples(batch, data):
 def test_a_common_shift_of_the_logits_changes_nothing(batch, shift):
     logits, y = batch
     among = everyone(logits)
-    expected = log_likelihood(logits, y, among)
-    torch.testing.assert_close(
-        log_likelihood(logits + shift, y, among), expected, atol=1e-9, rtol=0
-    )
+    expected = surprise(logits, y, among)
+    torch.testing.assert_close(surprise(logits + shift, y, among), expected, atol=1e-9, rtol=0)
 
 
 def test_a_scale_of_three_is_the_same_class_three_times():
@@ -84,15 +82,15 @@ def test_a_scale_of_three_is_the_same_class_three_times():
     y = torch.zeros(len(logits), dtype=torch.int64)
     scale = torch.tensor([1, 1, 3, 1, 1]).log()
     thrice = torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1)
-    got = log_likelihood(logits, y, everyone(logits), scale)
-    torch.testing.assert_close(got, log_likelihood(thrice, y, everyone(thrice)), rtol=1e-6, atol=0)
+    got = surprise(logits, y, everyone(logits), scale)
+    torch.testing.assert_close(got, surprise(thrice, y, everyone(thrice)), rtol=1e-6, atol=0)
 
 
 def test_the_scale_of_the_own_class_is_ignored():
     logits, y = a_batch()
     scale = torch.full_like(logits, -math.inf).masked_fill(~one_hot(y, 5), 0.0)
-    plain = log_likelihood(logits, y, everyone(logits))
-    assert torch.equal(log_likelihood(logits, y, everyone(logits), scale), plain)
+    plain = surprise(logits, y, everyone(logits))
+    assert torch.equal(surprise(logits, y, everyone(logits), scale), plain)
 
 
 def test_a_scale_of_zero_removes_a_class():
@@ -100,8 +98,8 @@ def test_a_scale_of_zero_removes_a_class():
     y = y.clamp(max=3)
     scale = torch.tensor([0, 0, 0, 0, -math.inf])
     without = torch.tensor([True, True, True, True, False])
-    expected = log_likelihood(logits, y, without)
-    assert torch.equal(log_likelihood(logits, y, everyone(logits), scale), expected)
+    expected = surprise(logits, y, without)
+    assert torch.equal(surprise(logits, y, everyone(logits), scale), expected)
 
 
 @pytest.mark.parametrize("among", [True, False])
@@ -109,7 +107,7 @@ def test_without_rivals_the_likelihood_is_one_and_nothing_pulls(among):
     logits, y = a_batch()
     logits.requires_grad_()
     mask = torch.full((5,), among)
-    value = log_likelihood(logits, y, mask, torch.full((5,), -math.inf))
+    value = surprise(logits, y, mask, torch.full((5,), -math.inf))
     value.sum().backward()
     assert value.tolist() == [0.0] * len(y)
     assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
@@ -117,22 +115,22 @@ def test_without_rivals_the_likelihood_is_one_and_nothing_pulls(among):
 
 @PROPERTY
 @given(scored(bound=1e4), st.data())
-def test_it_is_finite_and_never_positive_at_logits_of_ten_thousand(batch, data):
+def test_it_is_finite_and_never_negative_at_logits_of_ten_thousand(batch, data):
     double, y = batch
     logits = double.float().requires_grad_()
     among = data.draw(masks(logits.shape[1]))
     scale = torch.where(data.draw(masks(logits.shape[1])), 0.0, -math.inf)
-    value = log_likelihood(logits, y, among, scale)
+    value = surprise(logits, y, among, scale)
     value.sum().backward()
-    assert bool(torch.isfinite(value).all()) and bool((value <= 0).all())
+    assert bool(torch.isfinite(value).all()) and bool((value >= 0).all())
     assert bool(torch.isfinite(logits.grad).all())
 
 
-def test_its_gradient_is_one_hot_less_softmax():
+def test_its_gradient_is_softmax_less_one_hot():
     logits, y = a_batch()
     logits.requires_grad_()
-    log_likelihood(logits, y, everyone(logits)).sum().backward()
-    expected = F.one_hot(y, 5) - logits.detach().softmax(dim=1)
+    surprise(logits, y, everyone(logits)).sum().backward()
+    expected = logits.detach().softmax(dim=1) - F.one_hot(y, 5)
     torch.testing.assert_close(logits.grad, expected)
 
 
@@ -142,7 +140,7 @@ def test_its_gradient_agrees_with_finite_differences(scale):
     among = torch.tensor([True, False, True, True, True])
     log_scale = None if scale is None else torch.tensor(scale, dtype=torch.float64)
     logits.requires_grad_()
-    assert torch.autograd.gradcheck(lambda o: log_likelihood(o, y, among, log_scale), logits)
+    assert torch.autograd.gradcheck(lambda o: surprise(o, y, among, log_scale), logits)
 
 
 @PROPERTY
@@ -150,7 +148,7 @@ def test_its_gradient_agrees_with_finite_differences(scale):
 def test_the_mean_is_over_what_has_weight(batch, data):
     logits, y = batch
     weight = data.draw(masks(len(y))).double()
-    values = -log_likelihood(logits, y, everyone(logits))
+    values = surprise(logits, y, everyone(logits))
     kept = values[weight > 0]
     expected = kept.mean() if len(kept) else torch.tensor(0.0, dtype=torch.float64)
     torch.testing.assert_close(mean(values, weight), expected)

@@ -9,6 +9,7 @@ from torch import nn
 import onepass
 from onepass import InputError, UnknownNameError, learner
 from onepass.nets import MLP, Classifier, Head, ResNet18, backbone, feature_count
+from onepass.nets.lower import lowered
 
 
 def generator(seed=0):
@@ -277,3 +278,26 @@ def test_a_head_that_grows_learns_what_one_learns_that_was_large_from_the_start(
         return one.scores(vectors(range(10), seed=99)[0])
 
     assert torch.allclose(run(2), run(64), atol=1e-4)
+
+
+# ---- all weights cast at once
+
+
+def test_casting_all_weights_at_once_gives_the_numbers_of_autocast():
+    """The same logits and the same gradients, to the last bit."""
+    net = Classifier(ResNet18(3), Head(512, 16, generator()), "bf16")
+    x = torch.rand(6, 3, 16, 16, generator=generator())
+    found = []
+    for forward in (net, net.train_forward):
+        net.zero_grad()
+        logits = forward(x)
+        logits.square().sum().backward()
+        found.append([logits.detach(), *(one.grad.clone() for one in net.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_matrices_and_filters_are_cast_and_nothing_else():
+    net = Classifier(ResNet18(3), Head(512, 16, generator()), "bf16")
+    cast = lowered(net)
+    assert set(cast) == {name for name, one in net.named_parameters() if one.ndim > 1}
+    assert all(one.dtype == torch.bfloat16 for one in cast.values())

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from onepass.learner import Learner
-from onepass.losses import fractions, log_likelihood
+from onepass.losses import fractions, surprise
 from onepass.memory import Reservoir
 from onepass.parts import Passes, Preset, Samples, Step
 from onepass.registry import method
@@ -91,8 +91,8 @@ class ER(Learner):
             share = torch.cat([fractions(stream.weight), fractions(replay.weight)])
         else:
             share = fractions(both.weight)
-        surprise = -log_likelihood(output.logits, output.y, among=self.seen)
-        loss = torch.dot(share, self.per_sample(surprise))
+        each = surprise(output.logits, output.y, among=self.seen)
+        loss = torch.dot(share, self.per_sample(each))
         self.descend(loss)
         self.store.add(x, y)
         return Step(loss.detach(), {}, (output.detach(),))

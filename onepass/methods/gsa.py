@@ -41,7 +41,7 @@ from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
-from onepass.losses import cross_entropy, log_likelihood, mean
+from onepass.losses import cross_entropy, mean, surprise
 from onepass.memory import Pools, Reservoir, line, shares
 from onepass.parts import Output, Passes, Preset, Samples, Step
 from onepass.registry import method
@@ -74,11 +74,10 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:
-    """Per sample, log e^{o_y} / (sum over the other side's classes + e^{o_y}): T3 before w."""
-    is_new = new[mixed.y].unsqueeze(1)
-    opponents = torch.where(is_new, old, new)
-    log_scale = torch.where(is_new, 0.0, log_v)
-    return log_likelihood(mixed.logits, mixed.y, opponents, log_scale)
+    """Per sample, -log e^{o_y} / (sum over the other side's classes + e^{o_y}): T3 before w."""
+    opponents = torch.where(new[mixed.y].unsqueeze(1), old, new)
+    on_new_rows = log_v.masked_fill(~new, 0)
+    return surprise(mixed.logits, mixed.y, opponents, on_new_rows)
 
 
 @method(
@@ -180,9 +179,9 @@ class GSA(Learner):
 
         w = w[mixed.y]
         t1 = cross_entropy(first.logits, first.y, first.weight * new[first.y], among=new)
-        within = log_likelihood(mixed.logits, mixed.y, among=old)
-        t2 = mean(-w * within, mixed.weight * old[mixed.y])
-        t3 = mean(-w * cross_task(mixed, old, new, log_v), mixed.weight)
+        within = surprise(mixed.logits, mixed.y, among=old)
+        t2 = mean(w * within, mixed.weight * old[mixed.y])
+        t3 = mean(w * cross_task(mixed, old, new, log_v), mixed.weight)
         loss = t1 + t2 + t3
 
         self.descend(loss)

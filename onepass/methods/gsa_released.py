@@ -31,7 +31,7 @@ from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
-from onepass.losses import cross_entropy, log_likelihood, mean
+from onepass.losses import cross_entropy, mean, surprise
 from onepass.memory import Pools, Reservoir, line, shares
 from onepass.parts import Passes, Samples, Step
 from onepass.registry import method
@@ -111,12 +111,13 @@ class GSAReleased(Learner):
         current, batch = lines.take(places).cut(size, self.mix)
         batch = batch._replace(weight=batch.weight * (self.store.size > 0))
 
-        first = self.output(self.model(self.views.augmented(self.views(current.x))), current)
+        twice = self.views.augmented(self.views(current.x))
+        first = self.output(self.model.train_forward(twice), current)
         mixed = self.forward(batch)
         in_task = cross_entropy(*first, among=new)
         self.balance.update((mixed,), self.seen)
-        likelihood = log_likelihood(mixed.logits, mixed.y, among=self.seen)
-        replayed = mean(-self.weight()[mixed.y] * likelihood, mixed.weight)
+        each = surprise(mixed.logits, mixed.y, among=self.seen)
+        replayed = mean(self.weight()[mixed.y] * each, mixed.weight)
         loss = 2 * replayed + in_task
 
         self.descend(loss)

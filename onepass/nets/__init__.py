@@ -9,10 +9,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from onepass.errors import InputError, UnknownNameError
 from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
+from onepass.nets.lower import lowered
 from onepass.nets.mlp import MLP
 from onepass.nets.resnet import ResNet18
 
@@ -55,6 +57,13 @@ class Classifier(nn.Module):
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.head(self.body(x))
         return logits.float()
+
+    def train_forward(self, x: Tensor) -> Tensor:
+        """What calling it gives, but all weights are cast at once."""
+        if self.precision == "fp32":
+            logits: Tensor = self(x)
+            return logits
+        return functional_call(self, lowered(self), x)  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -1,0 +1,36 @@
+"""All weights of a network in bfloat16 at once.
+
+Autocast casts each weight by a kernel of its own, and each gradient back: some fifty launches in a
+ResNet18, a twentieth of its step. Here one kernel does it for all, with the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Lowered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_cast(weights, torch.bfloat16))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_cast(gradients, torch.float32))
+
+
+def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+    cast = [torch.empty_like(one, dtype=dtype) for one in tensors]
+    torch._foreach_copy_(cast, list(tensors))
+    return cast
+
+
+def lowered(net: nn.Module) -> dict[str, Tensor]:
+    """The weights that autocast would cast (matrices and filters), by name, in bfloat16; gradients
+    flow back to the weights themselves."""
+    weights = {name: one for name, one in net.named_parameters() if one.ndim > 1}
+    cast = _Lowered.apply(*weights.values())  # type: ignore[no-untyped-call]
+    return dict(zip(weights, cast, strict=True))
