@@ -131,8 +131,8 @@ class GSA(Learner):
     parts: ClassVar[tuple[str, ...]] = ("store", "balance")
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
-            {"head": "frozen", "mirror": True, "lr": 3e-4},
-            "best of 12 on a held-out tenth of CIFAR100's training data, M=1000, one seed: "
+            {"head": "frozen", "mirror": True, "lr": 3e-4, "current": 22},
+            "best on a held-out tenth of CIFAR100's training data, M=1000 and 5000, one seed: "
             "results/tuning-cifar100.md",
         )
     }
