@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
+from torch import nn
 
 from onepass import registry
 from onepass.cli.base import app, one_of, printed, rich_table
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
+from onepass.learner import Learner
 from onepass.streams import STREAMS, make, parse
 from onepass.streams.spec import arguments
 
@@ -52,10 +55,21 @@ def _methods() -> list[dict[str, Any]]:
                 "scored images a step": passes.scored,
                 "boundaries": info.boundaries,
                 "kept per sample": " + ".join(info.learner.keeps) or "nothing",
+                "bytes (3x32x32)": _bytes_per_sample(info.learner),
                 "presets": " ".join(["paper", *info.learner.presets]),
             }
         )
     return entries
+
+
+def _bytes_per_sample(method: type[Learner]) -> int:
+    """What a memory of colour images of 32 pixels takes for each, asked of the memory itself."""
+    if "memory" not in method.setting_names():
+        return 0
+    features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    learner = method.configured(memory=100, net=features, device="cpu")
+    learner.prepare((3, 32, 32), torch.uint8)
+    return learner.memory_bytes // 100
 
 
 def _datasets() -> list[dict[str, Any]]:

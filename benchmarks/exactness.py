@@ -1,0 +1,62 @@
+"""Whether a captured step computes what the eager one does, on a GPU with ResNet18.
+
+    python benchmarks/exactness.py er gsa --steps 100
+
+prints for each method the largest difference between any two parameters after the same steps, in
+fp32, with PyTorch's deterministic algorithms and without; and, to compare, that of two eager runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+
+from onepass.bench import Batches, Case
+from onepass.record import surroundings
+
+
+def learned(method, engine, steps):
+    case = Case(method, settings={"engine": engine, "net": "resnet18"}, device="cuda")
+    learner, batches = case.learner(), Batches(case)
+    learner.prepare(case.shape, batches.x.dtype)
+    for _ in range(steps):
+        batches.learn(learner)
+    return learner
+
+
+def difference(one, other):
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("methods", nargs="+")
+    parser.add_argument("--steps", type=int, default=100)
+    given = parser.parse_args()
+    for method in given.methods:
+        for deterministic in (True, False):
+            torch.use_deterministic_algorithms(deterministic)
+            eager, again, graph = (
+                learned(method, engine, given.steps) for engine in ("eager", "eager", "graph")
+            )
+            found = {
+                "method": method,
+                "steps": given.steps,
+                "deterministic": deterministic,
+                "graph_to_eager": difference(eager, graph),
+                "eager_to_eager": difference(eager, again),
+                "same_state": eager.state_sha256() == graph.state_sha256(),
+            }
+            print(json.dumps({**found, **surroundings()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
