@@ -261,9 +261,11 @@ class Learner(Configured, ABC):
         return list(found)
 
     def apply(self, gradients: Sequence[Tensor]) -> None:
-        """One optimiser step along these gradients, as `descend` makes it."""
+        """One optimiser step along these gradients, as `descend` makes it. Fused optimisers read
+        memory in order, so a gradient must lie there as its parameter does."""
         for parameter, gradient in zip(self.trained, gradients, strict=True):
-            parameter.grad = gradient
+            alike = gradient.stride() == parameter.stride()
+            parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
         self._optimizer.step()
         self.model.head.restore()
 

@@ -10,7 +10,7 @@ from onepass import registry
 from onepass.checks import CHECKS, NEEDS_GPU
 
 ROOT = Path(__file__).parents[1]
-KEYS = ["finetune", "joint", "er", "gsa", "gsa-released"]
+KEYS = ["finetune", "joint", "er", "gsa", "gsa-released", "agem", "mir"]
 EXEMPT = {
     "finetune": {"memory_reaches_the_gradient", "beats_finetuning"},
     "joint": {"memory_reaches_the_gradient", "beats_finetuning"},

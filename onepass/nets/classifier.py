@@ -1,0 +1,53 @@
+"""Backbone and head together, and the mode in which they predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from onepass.nets.head import Head
+from onepass.nets.lower import lowered
+
+Precision = Literal["fp32", "bf16"]
+
+
+class Classifier(nn.Module):
+    """A backbone and a head: logits over the head's capacity, in fp32."""
+
+    def __init__(self, body: nn.Module, head: Head, precision: Precision = "fp32") -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+        self.precision = precision
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        logits: Tensor
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self.head(self.body(x))
+        return logits.float()
+
+    def train_forward(self, x: Tensor) -> Tensor:
+        """What calling it gives, but all weights are cast at once."""
+        if self.precision == "fp32":
+            logits: Tensor = self(x)
+            return logits
+        return functional_call(self, lowered(self), x)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards each module's own mode again: some may be frozen for good."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

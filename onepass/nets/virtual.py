@@ -1,0 +1,42 @@
+"""A gradient step that is looked at and not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from onepass.nets.classifier import Classifier, evaluating
+
+
+def of_free_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of the trained parameters, with zeros in the rows of the head that do not move."""
+    free = {"head.weight": model.head.free.unsqueeze(1), "head.bias": model.head.free}
+    return [
+        gradient * free[name] if name in free else gradient
+        for name, gradient in zip(_trained(model), gradients, strict=True)
+    ]
+
+
+@torch.no_grad()
+def after_step(model: Classifier, gradients: Sequence[Tensor], lr: float) -> dict[str, Tensor]:
+    """What one plain step, theta - lr g without moments or decay, would make of the trained
+    parameters, by name. The network itself is left alone."""
+    trained = _trained(model)
+    moving = of_free_rows(model, gradients)
+    moved = torch._foreach_add(list(trained.values()), moving, alpha=-lr)
+    return dict(zip(trained, moved, strict=True))
+
+
+@torch.no_grad()
+def logits_with(model: Classifier, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """The evaluating network's logits with these parameters in place of its own of those names."""
+    with evaluating(model):
+        logits: Tensor = functional_call(model, dict(parameters), (inputs,))
+    return logits
+
+
+def _trained(model: Classifier) -> dict[str, nn.Parameter]:
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}

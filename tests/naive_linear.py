@@ -1,0 +1,132 @@
+"""A linear softmax classifier in plain Python loops, and small streams of vectors for it."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FEATURES = 6
+BOUNDARY = "boundary"
+STREAMS: dict[str, list[list[int] | str]] = {
+    "tasks": [
+        *([0, 1, 2, 0, 1, 2, 2, 1, 0, 0], [2, 1, 0, 1, 1, 0, 2, 2, 1, 0], [0, 2, 1, 1, 2, 0, 0]),
+        *(BOUNDARY, [3, 4, 3, 3, 4, 4, 3, 4, 3, 4], [4, 3, 3, 4, 3, 4], [3, 3, 4, 4]),
+        *(BOUNDARY, [5, 6, 6, 5, 5, 6, 5, 6, 6, 5], [6, 5, 5], [5, 6, 6, 5]),
+    ],
+    "late classes": [[0, 1, 0, 1], BOUNDARY, [2, 2, 2], [2, 2, 3, 2], [3, 2, 2], [2, 4, 3, 2]],
+    "short batches": [[0, 1, 1, 0], [1], BOUNDARY, [2], [3, 2], [2, 3, 3], BOUNDARY, [4], [5]],
+    "old classes come back": [[0, 1, 1, 0], [2, 0], BOUNDARY, [0, 2, 1], [3, 0, 4, 1], [3, 4], [0]],
+    "one class": [[0] * 4, [0] * 4, [0]],
+    "one class at a time": [[0] * 4, [0] * 4, BOUNDARY, [1] * 4, [1] * 4, BOUNDARY, [2] * 4, [2]],
+    "many classes": [
+        list(range(8)),
+        list(range(8, 15)),
+        BOUNDARY,
+        [15, 16, 17],
+        [18, 15, 35],
+        [16],
+    ],
+}
+
+Row = list[float]
+Weights = list[Row]  # for each class the weights of the features, then the bias
+Labelled = list[tuple[Row, int]]
+
+
+class Same(nn.Module):
+    """Features that are the inputs, magnified."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+def items(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
+    """Boundaries and batches: vectors around a corner of their own for each class."""
+    source = torch.Generator().manual_seed(seed)
+    for labels in STREAMS[name]:
+        if isinstance(labels, str):
+            yield labels
+        else:
+            y = torch.tensor(labels)
+            noise = torch.randn(len(y), FEATURES, generator=source)
+            yield noise + F.one_hot(y % FEATURES, FEATURES), y
+
+
+def vectors(count: int, seed: int = 7) -> Tensor:
+    return torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
+
+
+def teach(learner, name: str, seed: int = 0) -> Tensor:
+    """All parameters after the stream."""
+    for item in items(name, seed):
+        if item == BOUNDARY:
+            learner.new_task()
+        else:
+            learner.learn(*item)
+    return flat(learner)
+
+
+def flat(learner) -> Tensor:
+    return torch.cat([one.detach().flatten() for one in learner.model.parameters()])
+
+
+def recorded(owner, name: str) -> list[tuple]:
+    """What a method is first given and what it gives back, call by call from now on."""
+    kept, plain = [], getattr(owner, name)
+
+    def call(first, *arguments, **named):
+        kept.append((first, plain(first, *arguments, **named)))
+        return kept[-1][1]
+
+    setattr(owner, name, call)
+    return kept
+
+
+def weights(learner) -> Weights:
+    head = learner.model.head
+    return torch.cat([head.weight, head.bias.unsqueeze(1)], dim=1).tolist()
+
+
+def labelled(samples) -> Labelled:
+    """Those that count."""
+    rows = zip(samples.x.tolist(), samples.y.tolist(), samples.weight.tolist(), strict=True)
+    return [(x, y) for x, y, weight in rows if weight]
+
+
+def loss(theta: Weights, x: Row, y: int, seen: set[int]) -> float:
+    logits = _logits(theta, x, seen)
+    top = max(logits.values())
+    return top + math.log(sum(math.exp(o - top) for o in logits.values())) - logits[y]
+
+
+def gradient(theta: Weights, samples: Labelled, seen: set[int]) -> Weights:
+    """Of the mean loss; zeros where there are no samples."""
+    total = [[0.0] * len(row) for row in theta]
+    for x, y in samples:
+        for c in seen:
+            p = math.exp(-loss(theta, x, c, seen))
+            for i, value in enumerate([*x, 1.0]):
+                total[c][i] += (p - (c == y)) * value / len(samples)
+    return total
+
+
+def dot(a: Weights, b: Weights) -> float:
+    return sum(p * q for one, two in zip(a, b, strict=True) for p, q in zip(one, two, strict=True))
+
+
+def plus(a: Weights, b: Weights, factor: float) -> Weights:
+    """a + factor b."""
+    return [
+        [p + factor * q for p, q in zip(row, other, strict=True)]
+        for row, other in zip(a, b, strict=True)
+    ]
+
+
+def _logits(theta: Weights, x: Row, seen: set[int]) -> dict[int, float]:
+    return {c: sum(w * v for w, v in zip(theta[c], [*x, 1.0], strict=True)) for c in seen}
