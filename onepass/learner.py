@@ -450,15 +450,15 @@ class Learner(Configured, ABC):
         self.new[born] = True
         head = self.model.head
         head.free[born] = not (self.head == "frozen" and self.task)
-        for parameter in (head.weight, head.bias):
+        for parameter in head.trained:
             optimise.forget_rows(self._optimizer, parameter, born)
 
     def _grow(self, capacity: int) -> None:
         head = self.model.head
-        weight, bias, extra = head.weight, head.bias, capacity - head.capacity
+        before, extra = head.trained, capacity - head.capacity
         head.grow(capacity, self.generators["initialisation"])
-        optimise.replace(self._optimizer, weight, head.weight)
-        optimise.replace(self._optimizer, bias, head.bias)
+        for old, new in zip(before, head.trained, strict=True):
+            optimise.replace(self._optimizer, old, new)
         self._engine.reset()
         self.seen = optimise.pad_rows(self.seen, extra)
         self.new = optimise.pad_rows(self.new, extra)

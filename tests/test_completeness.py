@@ -10,7 +10,18 @@ from onepass import registry
 from onepass.checks import CHECKS, NEEDS_GPU
 
 ROOT = Path(__file__).parents[1]
-KEYS = ["finetune", "joint", "er", "gsa", "gsa-released", "agem", "mir"]
+KEYS = [
+    "finetune",
+    "joint",
+    "er",
+    "gsa",
+    "gsa-released",
+    "agem",
+    "mir",
+    "er-ace",
+    "er-aml",
+    "derpp",
+]
 EXEMPT = {
     "finetune": {"memory_reaches_the_gradient", "beats_finetuning"},
     "joint": {"memory_reaches_the_gradient", "beats_finetuning"},

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from onepass.losses import cross_entropy, fractions, mean, one_hot, surprise
+from onepass.losses import (
+    cross_entropy,
+    fractions,
+    mean,
+    one_hot,
+    supervised_contrastive,
+    surprise,
+)
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 
@@ -225,3 +232,105 @@ def test_cross_entropy_among_all_classes_is_torchs(batch):
 def test_one_hot_marks_the_own_class():
     y = torch.tensor([2, 0, 1, 2])
     assert torch.equal(one_hot(y, 4), F.one_hot(y, 4).bool())
+
+
+# ---- supervised contrastive
+
+
+def contrasted(z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors: Tensor) -> float:
+    """The same by a double loop over anchors and positives."""
+    present = [k for k in range(len(y)) if weight[k] > 0]
+    total = whole = 0.0
+    for i in present:
+        others = [a for a in present if a != i]
+        positives = [p for p in others if y[p] == y[i]]
+        if not positives:
+            continue
+        below = math.log(sum(math.exp(float(z[i] @ z[a]) / temperature) for a in others))
+        value = sum(below - float(z[i] @ z[p]) / temperature for p in positives) / len(positives)
+        total += float(weight[i] * anchors[i]) * value
+        whole += float(weight[i] * anchors[i])
+    return total / whole if whole else 0.0
+
+
+def unit_rows(samples: int, features: int, seed: int) -> Tensor:
+    source = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(samples, features, generator=source, dtype=torch.float64))
+
+
+@st.composite
+def embedded(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Unit rows, classes, weights of 0 and 1, and weights as anchors."""
+    samples = draw(st.integers(1, 8))
+
+    def column(values: st.SearchStrategy) -> list:
+        return draw(st.lists(values, min_size=samples, max_size=samples))
+
+    z = unit_rows(samples, draw(st.integers(1, 4)), draw(st.integers(0, 10**6)))
+    weight = torch.tensor(column(st.booleans()), dtype=torch.float64)
+    anchors = torch.tensor(column(st.sampled_from([0.0, 1.0, 2.5])), dtype=torch.float64)
+    return z, torch.tensor(column(st.integers(0, 2))), weight, anchors
+
+
+@PROPERTY
+@given(embedded(), st.floats(0.07, 2.0))
+def test_the_contrastive_loss_is_a_double_loop_over_anchors_and_positives(batch, temperature):
+    z, y, weight, anchors = batch
+    z.requires_grad_()
+    ones = torch.ones_like(weight)
+    for given_anchors, counted in ((None, ones), (anchors, anchors)):
+        value = supervised_contrastive(z, y, weight, temperature, given_anchors)
+        expected = contrasted(z.detach(), y, weight, temperature, counted)
+        assert value.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        (gradient,) = torch.autograd.grad(value, z)
+        assert bool(torch.isfinite(gradient).all())
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("temperature", [0.07, 0.5])
+def test_the_contrastive_loss_where_all_samples_are_the_same_or_two_classes_are_orthogonal(
+    n, temperature
+):
+    y = torch.arange(2).repeat_interleave(n)
+    ones = torch.ones(2 * n, dtype=torch.float64)
+    same = torch.tensor([[1.0, 0.0]], dtype=torch.float64).expand(2 * n, 2)
+    value = supervised_contrastive(same, y, ones, temperature)
+    assert value.item() == pytest.approx(math.log(2 * n - 1))
+    apart = F.one_hot(y, 2).double()
+    value = supervised_contrastive(apart, y, ones, temperature)
+    assert value.item() == pytest.approx(math.log((n - 1) + n * math.exp(-1 / temperature)))
+
+
+@PROPERTY
+@given(embedded(), st.integers(1, 4), st.integers(0, 10**6))
+def test_padding_changes_nothing_in_the_contrastive_loss_and_gets_no_gradient(batch, extra, seed):
+    z, y, weight, anchors = batch
+    padding = unit_rows(extra, z.shape[1], seed).requires_grad_()
+    value = supervised_contrastive(
+        torch.cat([z, padding]),
+        torch.cat([y, torch.zeros(extra, dtype=torch.int64)]),
+        torch.cat([weight, torch.zeros(extra)]),
+        0.3,
+        torch.cat([anchors, torch.ones(extra)]),
+    )
+    alone = supervised_contrastive(z, y, weight, 0.3, anchors)
+    torch.testing.assert_close(value, alone)
+    (gradient,) = torch.autograd.grad(value, padding)
+    assert gradient.eq(0).all()
+
+
+def test_a_sample_that_is_no_anchor_is_still_compared_with():
+    z, y = unit_rows(6, 3, seed=1), torch.tensor([0, 0, 1, 1, 1, 2])
+    ones, first = torch.ones(6), F.one_hot(torch.tensor(0), 6).float()
+    expected = -F.log_softmax((z[0] @ z[1:].T) / 0.2, dim=0)[0]
+    torch.testing.assert_close(supervised_contrastive(z, y, ones, 0.2, first), expected)
+
+
+@pytest.mark.parametrize("labels", [[0], [0, 1, 2]], ids=["one sample", "one of each class"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_positives_the_contrastive_loss_is_zero_and_pulls_nowhere(labels, dtype):
+    z = unit_rows(len(labels), 4, seed=2).to(dtype).requires_grad_()
+    value = supervised_contrastive(z, torch.tensor(labels), torch.ones(len(labels)), 0.1)
+    value.backward()
+    assert value.item() == 0
+    assert z.grad.eq(0).all()

@@ -116,3 +116,35 @@ def test_with_equal_tasks_the_mean_over_tasks_is_the_accuracy_over_images(rows):
 
 def test_any_time_accuracy_is_the_mean_over_the_points():
     assert metrics.anytime([100.0, 90.0, 50.0]) == 80
+
+
+# ---- tasks that were not scored
+
+
+def test_a_task_after_which_nothing_was_scored_has_a_row_of_none():
+    tasks, total = [[0, 1], [2]], [10, 10, 20]
+    a = metrics.accuracy_matrix([None, [6, 6, 10]], total, tasks)
+    assert a == [[None, None], [60.0, 50.0]]
+    assert metrics.mean_task_accuracy(a) == 55
+    assert metrics.forgetting(a) is None
+    assert metrics.forgetting_all(a) is None
+
+
+@PROPERTY
+@given(matrices(), st.data())
+def test_forgetting_is_known_only_where_every_task_was_scored(a, data):
+    missing = data.draw(st.sets(st.integers(0, len(a) - 1), max_size=len(a) - 1)) - {len(a) - 1}
+    gaps = [[None] * len(a) if i in missing else row for i, row in enumerate(a)]
+    assert (metrics.forgetting_all(gaps) is None) == bool(missing)
+    assert (metrics.forgetting(gaps) is None) == (bool(missing) or len(a) == 1)
+    assert metrics.mean_task_accuracy(gaps) == metrics.mean_task_accuracy(a)
+
+
+def test_rows_that_were_scored_do_not_depend_on_those_that_were_not():
+    tasks, total = [[0], [1], [2]], [10, 10, 10]
+    correct = [[9, 0, 0], [6, 8, 0], [3, 7, 9]]
+    whole = metrics.accuracy_matrix(correct, total, tasks)
+    for gone in range(3):
+        rows = [None if i == gone else row for i, row in enumerate(correct)]
+        expected = [[None] * 3 if i == gone else row for i, row in enumerate(whole)]
+        assert metrics.accuracy_matrix(rows, total, tasks) == expected

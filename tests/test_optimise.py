@@ -6,7 +6,7 @@ from torch import nn
 
 from onepass import optimise
 
-KINDS = ("adam", "adamw", "sgd")
+KINDS = ("adam", "adamw", "sgd", "nesterov")
 
 
 def parameter(rows=4, columns=3, seed=0):
@@ -25,7 +25,8 @@ def train(optimizer, target, steps=3):
 
 
 def by_hand(kind, value, gradients, lr, decay):
-    """Adam (Kingma and Ba) with coupled or decoupled decay, and plain gradient descent."""
+    """Adam (Kingma and Ba) with coupled or decoupled decay, and gradient descent, plain or with
+    Nesterov's momentum."""
     value = value.clone()
     m, v = torch.zeros_like(value), torch.zeros_like(value)
     for step, plain in enumerate(gradients, 1):
@@ -34,6 +35,10 @@ def by_hand(kind, value, gradients, lr, decay):
             value = value * (1 - lr * decay)
         if kind == "sgd":
             value = value - lr * gradient
+            continue
+        if kind == "nesterov":
+            m = 0.9 * m + gradient
+            value = value - lr * (gradient + 0.9 * m)
             continue
         m, v = 0.9 * m + 0.1 * gradient, 0.99 * v + 0.01 * gradient**2
         value = value - lr * (m / (1 - 0.9**step)) / ((v / (1 - 0.99**step)).sqrt() + 1e-8)
@@ -142,3 +147,24 @@ def test_padding_puts_zeros_behind_the_last_row(shape):
 
 def test_a_mask_is_padded_with_false():
     assert optimise.pad_rows(torch.tensor([True, False]), 2).tolist() == [True, False, False, False]
+
+
+def test_nesterov_is_torchs_own_through_growth_and_forgetting():
+    ours, theirs = parameter(), parameter()
+    optimizer = optimise.make("nesterov", [ours], lr=0.05, decay=0.1)
+    decay = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
+    plain = torch.optim.SGD([theirs], lr=0.05, foreach=False, fused=False, **decay)
+    train(optimizer, ours, steps=5)
+    train(plain, theirs, steps=5)
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    new = grown(ours, 6)
+    optimise.replace(optimizer, ours, new)
+    optimise.forget_rows(optimizer, new, slice(0, 1))
+    buffer = plain.state[theirs]["momentum_buffer"]
+    assert torch.allclose(optimizer.state[new]["momentum_buffer"][1:4], buffer[1:], atol=1e-3)
+    assert optimizer.state[new]["momentum_buffer"][[0, 4, 5]].eq(0).all()
+    buffer[0] = 0
+    for optimizer_of, target in ((optimizer, new), (plain, theirs)):
+        target.grad = torch.ones_like(target)
+        optimizer_of.step()
+    assert torch.allclose(new[:4], theirs, atol=1e-5)

@@ -26,12 +26,23 @@ class Classifier(nn.Module):
         self.precision = precision
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the backbone gives, in the dtype of its arithmetic."""
         if x.is_cuda and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        logits: Tensor
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            logits = self.head(self.body(x))
+        with self._arithmetic(x):
+            features: Tensor = self.body(x)
+        return features
+
+    def classify(self, features: Tensor) -> Tensor:
+        with self._arithmetic(features):
+            logits: Tensor = self.head(features)
         return logits.float()
+
+    def _arithmetic(self, x: Tensor) -> torch.autocast:
+        return torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def train_forward(self, x: Tensor) -> Tensor:
         """What calling it gives, but all weights are cast at once."""

@@ -34,6 +34,10 @@ class Head(nn.Module):
     def capacity(self) -> int:
         return len(self.bias)
 
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [one for one in (self.weight, self.bias) if one.requires_grad]
+
     def forward(self, features: Tensor) -> Tensor:
         return F.linear(features, self.weight, self.bias)
 
@@ -45,7 +49,7 @@ class Head(nn.Module):
         self.held_weight = torch.cat([self.held_weight, weight])
         self.held_bias = torch.cat([self.held_bias, bias])
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight]))
-        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias]), self.bias.requires_grad)
 
     @torch.no_grad()
     def remember(self) -> None:
@@ -65,10 +69,12 @@ class Head(nn.Module):
 
 
 class CosineHead(Head):
-    """Logits are scaled cosines between features and rows; the bias takes no part."""
+    """Logits are scaled cosines between features and rows; the bias takes no part, nor is it
+    trained."""
 
     def __init__(self, features: int, capacity: int, source: torch.Generator, scale: float) -> None:
         super().__init__(features, capacity, source)
+        self.bias.requires_grad_(False)
         self.scale = scale
 
     def forward(self, features: Tensor) -> Tensor:

@@ -1,0 +1,205 @@
+"""Asymmetric metric learning: the stream is trained by a contrastive loss whose negatives are of
+the classes in the batch only, the replay by cross-entropy over all classes.
+
+Paper: Caccia et al., "New Insights on Reducing Abrupt Representation Change in Online Continual
+Learning", ICLR 2022. Each sample i of the stream batch X^new has one positive, another sample of
+its class, and one negative, a sample of another class of the batch, both drawn at random from the
+batch and the memory. With z = f(x) / |f(x)|, S all drawn positives and negatives, S_i those of the
+class of i, and X^buf a draw from the memory (current classes included):
+
+    L = (t / 0.07) E_{i in X^new} 1/|S_i| sum_{j in S_i} -log e^{z_i z_j / t} / sum_{k in S} e^{...}
+      + E_{X^buf} -log softmax_{seen}(o)_y
+
+In the first task, and while the memory is empty, the first term is E_{X^new} -log softmax_{seen}.
+
+Decisions where the authors' code (pclucas14/AML) has two ways: plain cross-entropy lasts for the
+first task, as in its runs with task ids (without them it ends with the first stored sample), with
+boundaries told or inferred; negatives are of the classes in the batch, and replay begins with the
+first stored sample, as in its runs without task ids. A sample without a positive or without a
+negative is left out of the first term, and so is what was drawn for it; where all are (a batch of
+one class), that term is 0. Forwards of the batch, of what is drawn for it, and of the replay are
+separate, as there. Mirror images are samples like any other.
+Departures: the plain cross-entropy sees augmented images (raw there); padding reaches BatchNorm (an
+anchor that lacks a partner stands in for it, at weight 0). They count memory per class, replay 10,
+and train a ResNet18 of a third of the width, without augmentation or with padded crops and flips.
+The option for a minimal selection, which has no effect in their code, is left out.
+Cost: 3 batch + replay images, forward and backward. Kept: raw sample and label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.learner import FIRST_CAPACITY, Learner
+from onepass.losses import cross_entropy, mean
+from onepass.memory import Reservoir
+from onepass.nets import CosineHead, Head
+from onepass.parts import Passes, Preset, Samples, Step
+from onepass.registry import method
+
+SCALE = 10.0
+BASE_TEMPERATURE = 0.07
+
+
+def choose(
+    y: Tensor, pool: Tensor, there: Tensor, source: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A positive and a negative for each label, as places in a pool of labels that begins with
+    these; and which of the labels have both.
+
+    `there` says which places of the pool may be drawn. Whoever lacks a partner gets itself.
+    """
+    own = torch.eye(len(y), len(pool), dtype=torch.bool, device=y.device)
+    same = y.unsqueeze(1) == pool
+    of_the_batch = same.any(dim=0)
+    valid = torch.stack([same & ~own, ~same & of_the_batch]) & there
+    counts = valid.int().cumsum(dim=2)
+    many = counts[..., -1:]
+    uniform = torch.rand(many.shape, generator=source, device=y.device, dtype=torch.float64)
+    place = torch.searchsorted(counts, (uniform * many).long() + 1)
+    itself = torch.arange(len(y), device=y.device).unsqueeze(1)
+    return torch.where(many > 0, place, itself).squeeze(2), (many > 0).all(dim=0).squeeze(1)
+
+
+def contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
+    """Mean over anchors i of -(t / 0.07) 1/|S_i| sum_{j in S_i} log [e^{z_i z_j/t}
+    / sum_k e^{z_i z_k/t}], where S_i are the items of i's class.
+
+    Samples are unit vectors here. Unlike `losses.supervised_contrastive` it compares no anchor
+    with another. Items and anchors of weight 0 take no part.
+
+    >>> z = torch.ones(4, 1)
+    >>> four = Samples(z, torch.tensor([0, 0, 1, 1]), torch.ones(4))
+    >>> float(contrast(four, four, 0.07).exp())
+    4.0
+    """
+    counts = items.weight > 0
+    similarity = (anchors.x @ items.x.T / temperature).masked_fill(~counts, -torch.inf)
+    positives = (anchors.y.unsqueeze(1) == items.y) & counts
+    log_share = similarity.log_softmax(dim=1).masked_fill(~positives, 0)
+    per_anchor = -log_share.sum(dim=1) / positives.sum(dim=1).clamp(min=1)
+    return temperature / BASE_TEMPERATURE * mean(per_anchor, anchors.weight)
+
+
+@method(
+    "er-aml",
+    paper="Caccia et al., New Insights on Reducing Abrupt Representation Change (ER-AML)",
+    year=2022,
+    boundaries="uses",
+)
+@dataclass(kw_only=True, eq=False)
+class ERAML(Learner):
+    """Experience replay with asymmetric metric learning.
+
+    Parameters
+    ----------
+    memory
+        How many samples are kept.
+    replay
+        How many of them are trained with each stream batch, by cross-entropy.
+    temperature
+        Of the contrastive loss, t.
+    classifier
+        `linear`, or `cosine`: logits are 10 times the cosines between features and rows.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> *_, last = onepass.evaluate(onepass.ERAML(memory=100, seed=0), stream)
+    >>> last.accuracy > 70
+    True
+    """
+
+    memory: int = 1000
+    replay: int = 64
+    temperature: float = 0.2
+    classifier: Literal["linear", "cosine"] = "cosine"
+
+    store: Reservoir = field(init=False, repr=False)
+    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
+    parts: ClassVar[tuple[str, ...]] = ("store",)
+    presets: ClassVar[dict[str, Preset]] = {
+        "official": Preset(
+            {
+                "classifier": "cosine",
+                "temperature": 0.2,
+                "replay": 10,
+                "optimizer": "sgd",
+                "lr": 0.1,
+                "weight_decay": 0.0,
+                "augment": "none",
+            },
+            "the authors' repository pclucas14/AML: defaults of main.py (learning rate searched "
+            "among 0.1, 0.01 and 0.001) and the cosine classifier of model.py",
+        )
+    }
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("memory", self.memory >= 0, "zero or more")
+        self.require("replay", self.replay >= 1, "at least 1")
+        self.require("temperature", self.temperature > 0, "positive")
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
+
+    def make_head(self, features: int) -> Head:
+        if self.classifier == "linear":
+            return super().make_head(features)
+        return CosineHead(features, FIRST_CAPACITY, self.generators["initialisation"], SCALE)
+
+    def passes(self, batch: int) -> Passes:
+        return Passes(trained=(3 * batch + self.replay) * self.copies)
+
+    def partners(self, stream: Samples) -> Samples:
+        """A positive for each sample of the stream, then a negative for each."""
+        held = torch.arange(self.memory + 1, device=self.where) < self.store.size
+        pool = torch.cat([stream.y, self.store.y])
+        there = torch.cat([stream.weight > 0, held])
+        places, both = choose(stream.y, pool, there, self.generators["draws"])
+        place, batch = places.flatten(), len(stream.y)
+        in_stream = (place < batch).view(-1, *[1] * (stream.x.ndim - 1))
+        x = torch.where(
+            in_stream,
+            stream.x.index_select(0, place.clamp(max=batch - 1)),
+            self.store.x.index_select(0, (place - batch).clamp(min=0)),
+        )
+        return Samples(x, pool.index_select(0, place), both.float().repeat(2))
+
+    def embedded(self, features: Tensor, samples: Samples) -> Samples:
+        """Unit features in the place of the samples, their mirror images included."""
+        copies = self.views.copies
+        z = F.normalize(features.float())
+        return Samples(z, samples.y.repeat(copies), samples.weight.repeat(copies))
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        partners = self.partners(stream)
+        anchors = stream._replace(weight=partners.weight[: len(y)])
+        replay = self.store.draw(self.replay, fallback=stream)
+
+        views = self.views(torch.cat([x, partners.x, replay.x]))
+        pieces = self._cut(views, (len(y), 2 * len(y), self.replay))
+        of_stream, of_partners, of_replay = (self.model.features(piece) for piece in pieces)
+        first = self.output(self.model.classify(of_stream), stream)
+        again = self.output(self.model.classify(of_replay), replay)
+
+        plain = (self.store.size == 0) | ~(self.seen & ~self.new).any()
+        metric = contrast(
+            self.embedded(of_stream, anchors),
+            self.embedded(of_partners, partners),
+            self.temperature,
+        )
+        incoming = torch.where(plain, cross_entropy(*first, among=self.seen), metric)
+        replayed = cross_entropy(*again, among=self.seen)
+        loss = incoming + replayed
+
+        self.descend(loss)
+        self.store.add(x, y)
+        terms = {"stream": incoming.detach(), "replay": replayed.detach()}
+        first = first._replace(weight=first.weight * plain)  # otherwise trained by no softmax
+        return Step(loss.detach(), terms, (first.detach(), again.detach()))

@@ -1,0 +1,385 @@
+"""DER++: its three terms by plain loops, what is stored, and its limits ER and fine-tuning."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import onepass.methods.derpp as module
+from onepass import ER, Finetune
+from onepass.errors import InputError
+from onepass.methods.derpp import DERPP, known_error
+from onepass.parts import Output, Passes
+
+BOUNDARY = "boundary"
+TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3], BOUNDARY, [5, 6]]
+MANY = [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35], [0, 16, 35]]
+STREAMS = {
+    "tasks": TASKS,
+    "one class at a time": [[0] * 4, [0], BOUNDARY, [1] * 4, [1] * 3, BOUNDARY, [2] * 4, [2]],
+    "old classes come back": [[0, 1], [1, 2, 0], BOUNDARY, [3, 0, 1], [0, 0, 2], [3]],
+    "many classes": MANY,
+}
+
+# ---- the error over known outputs
+
+
+def naive_error(logits: list, stored: list, known: list, weight: list, outputs: int) -> float:
+    """The mean over views, samples and outputs, unknown ones without error, by plain loops."""
+    counted = [i for i in range(len(stored)) if weight[i]]
+    squares = [
+        (view[i][c] - stored[i][c]) ** 2
+        for view in logits
+        for i in counted
+        for c in range(known[i])
+    ]
+    pairs = len(logits) * len(counted) * outputs
+    return sum(squares) / pairs if pairs else 0.0
+
+
+SEVEN, FOUR = torch.tensor(7), torch.tensor(4)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_the_error_agrees_with_plain_loops(views):
+    source = torch.Generator().manual_seed(views)
+    logits = torch.randn(views, 5, 7, generator=source)
+    stored = torch.randn(5, 7, generator=source)
+    known, weight = torch.tensor([7, 0, 3, 1, 5]), torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0])
+    expected = naive_error(*(part.tolist() for part in (logits, stored, known, weight)), 7)
+    got = known_error(logits, stored, known, weight, SEVEN).item()
+    assert got == pytest.approx(expected, rel=1e-5)
+
+
+def test_with_all_outputs_known_the_error_is_the_mean_over_samples_and_outputs():
+    source = torch.Generator().manual_seed(0)
+    logits, stored = torch.randn(2, 6, 4, generator=source)
+    got = known_error(logits, stored, torch.full((6,), 4), torch.ones(6), FOUR)
+    torch.testing.assert_close(got, F.mse_loss(logits, stored))
+
+
+def test_where_nothing_is_stored_the_error_and_its_gradient_are_zero():
+    logits = torch.ones(3, 4, requires_grad=True)
+    nothing = torch.zeros(3, dtype=int)
+    error = known_error(logits, torch.zeros(3, 4), nothing, torch.zeros(3), FOUR)
+    error.backward()
+    assert error.item() == 0
+    assert not bool(logits.grad.any())
+
+
+def test_the_gradient_reaches_known_outputs_only_and_agrees_with_finite_differences():
+    logits = torch.arange(8, dtype=torch.float64).view(2, 4).add(0.5).requires_grad_()
+    stored, known = torch.zeros(2, 4, dtype=torch.float64), torch.tensor([1, 3])
+    weight = torch.ones(2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda o: known_error(o, stored, known, weight, FOUR), logits)
+    known_error(logits, stored, known, weight, FOUR).backward()
+    assert logits.grad.ne(0).int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0]]
+
+
+# ---- whole steps
+
+
+class Times(nn.Module):
+    """Features that are the inputs, magnified."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+class WithBatchNorm(nn.Module):
+    """A net on which joint and separate forwards differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.layer(x)))
+
+
+def with_batchnorm() -> WithBatchNorm:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return WithBatchNorm()
+
+
+def learner_of(kind: type = DERPP, **settings: object):
+    defaults = {
+        "net": Times(),
+        "memory": 30,
+        "replay": 12,
+        "optimizer": "sgd",
+        "lr": 0.5,
+        "weight_decay": 0.0,
+        "augment": "none",
+        "device": "cpu",
+        "seed": 5,
+    }
+    if kind is Finetune:
+        del defaults["memory"], defaults["replay"]
+    return kind(**{**defaults, **settings})
+
+
+def batches(labels: list, seed: int = 0) -> Iterator:
+    source = torch.Generator().manual_seed(seed)
+    for item in labels:
+        if item == BOUNDARY:
+            yield item
+            continue
+        y = torch.tensor(item)
+        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
+
+
+def as_images(items: Iterator) -> Iterator:
+    for item in items:
+        if item == BOUNDARY:
+            yield item
+        else:
+            yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
+
+
+def parameters(learner, labels: list) -> Tensor:
+    for item in batches(labels):
+        learner.new_task() if item == BOUNDARY else learner.learn(*item)
+    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+
+
+def cross_entropy(output: Output, among: set[int]) -> float:
+    losses = []
+    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
+        if weight:
+            losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
+    return sum(losses) / len(losses) if losses else 0.0
+
+
+@dataclass
+class Followed:
+    """A step, what was drawn for it, and what the memory held before."""
+
+    step: object
+    x: Tensor
+    slots: Tensor
+    genuine: Tensor
+    logits: Tensor
+    known: Tensor
+    seen: int
+
+
+@pytest.fixture
+def followed(monkeypatch):
+    """Each step of a learner on a stream."""
+
+    def follow(learner: DERPP, items: Iterator) -> Iterator[Followed]:
+        drawn = []
+
+        def draw(*arguments):
+            drawn.append(real(*arguments))
+            return drawn[-1]
+
+        monkeypatch.setattr(module, "distinct", draw)
+        store = None
+        for item in items:
+            if item == BOUNDARY:
+                learner.new_task()
+                continue
+            if store is None:
+                learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
+                store = learner.store
+            logits, known = store.fields["logits"].clone(), store.fields["known"].clone()
+            step = learner.learn(*item)
+            yield Followed(step, item[0], *drawn[-1], logits, known, len(learner.classes))
+
+    real = module.distinct
+    return follow
+
+
+def check_terms(learner: DERPP, now: Followed) -> None:
+    stream, dark, again = now.step.outputs
+    seen, copies = set(range(now.seen)), len(stream.y) // len(now.x)
+    views = dark.logits.view(copies, learner.replay, -1)[..., : now.logits.shape[1]]
+    stored, known = now.logits[now.slots[0]], now.known[now.slots[0]]
+    drawn = (views, stored, known, now.genuine[0])
+    error = naive_error(*(part.tolist() for part in drawn), now.seen)
+    expected = {
+        "stream": cross_entropy(stream, seen),
+        "logits": error,
+        "replay": cross_entropy(again, seen),
+    }
+    got = {name: term.item() for name, term in now.step.terms.items()}
+    assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    loss = expected["stream"] + learner.alpha * error + learner.beta * expected["replay"]
+    assert now.step.loss.item() == pytest.approx(loss, rel=1e-4, abs=1e-6)
+
+
+SETTINGS = [{}, {"memory": 0}, {"memory": 3}, {"alpha": 2.0, "beta": 0.0}, {"head": "frozen"}]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_terms_and_loss_agree_with_plain_loops(followed, name, settings):
+    learner = learner_of(**settings)
+    for now in followed(learner, batches(STREAMS[name])):
+        check_terms(learner, now)
+
+
+def test_mirror_images_are_held_to_the_mean_of_both_views(followed):
+    learner = learner_of(net=nn.Flatten(), mirror=True)
+    for now in followed(learner, as_images(batches(TASKS[:4]))):
+        check_terms(learner, now)
+        plain, mirrored = now.step.outputs[0].logits.chunk(2)
+        held = int(learner.store.size)
+        newest = learner.store.fields["logits"][held - len(now.x) : held]
+        torch.testing.assert_close(newest, (plain + mirrored) / 2)
+
+
+def test_the_first_batch_is_plain_cross_entropy():
+    (item,) = batches([[0, 1, 2]])
+    step = learner_of().learn(*item)
+    assert step.terms["logits"].item() == step.terms["replay"].item() == 0
+    assert step.loss.item() == step.terms["stream"].item() > 0
+
+
+def test_logits_are_stored_as_they_were_before_the_update_and_never_refreshed():
+    learner, first, told = learner_of(memory=100), 0, []
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        step = learner.learn(*item)
+        told.append((first, step.outputs[0].logits, len(learner.classes)))
+        first += len(item[1])
+        for start, logits, known in told:
+            kept = slice(start, start + len(logits))
+            assert torch.equal(learner.store.fields["logits"][kept], logits)
+            assert learner.store.fields["known"][kept].tolist() == [known] * len(logits)
+
+
+def test_the_view_that_was_trained_is_the_one_whose_logits_are_stored():
+    learner = learner_of(net=nn.Flatten(), augment="crop-grey")
+    (item,) = as_images(batches([[0, 1, 2]]))
+    step = learner.learn(*item)
+    assert torch.equal(learner.store.fields["logits"][:3], step.outputs[0].logits)
+    assert torch.equal(learner.store.x[:3], item[0])
+    plain = learner_of(net=nn.Flatten()).learn(*item)
+    assert not torch.equal(plain.outputs[0].logits, step.outputs[0].logits)
+
+
+def test_a_model_that_stays_is_held_to_what_it_says_anyway():
+    still, moving = learner_of(lr=1e-30), learner_of()
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            still.new_task()
+            moving.new_task()
+            continue
+        assert still.learn(*item).terms["logits"].item() < 1e-10
+        last = moving.learn(*item)
+    assert last.terms["logits"].item() > 1e-3
+
+
+def test_when_the_head_grows_stored_logits_become_wider_and_stay():
+    learner, items = learner_of(memory=100), list(batches(MANY))
+    for item in items[:2]:
+        learner.learn(*item)
+    before = learner.store.fields["logits"][:15].clone()
+    learner.new_task()
+    for item in items[3:5]:
+        learner.learn(*item)
+    after = learner.store.fields["logits"][:15]
+    assert (before.shape[1], after.shape[1]) == (16, 32)
+    assert torch.equal(after[:, :16], before)
+    assert not bool(after[:, 16:].any())
+    assert learner.store.fields["known"][:21].tolist() == [8] * 8 + [15] * 7 + [18] * 3 + [20] * 3
+
+
+def test_the_two_draws_are_independent_and_each_without_repetition(followed):
+    learner = learner_of(memory=40, replay=10)
+    common = []
+    for now in followed(learner, batches([[0, 1, 2, 1, 0]] * 200)):
+        if now.genuine.all() and int(learner.store.size) == 40:
+            first, second = (set(row.tolist()) for row in now.slots)
+            assert len(first) == len(second) == 10
+            common.append(len(first & second))
+    assert sum(common) / len(common) == pytest.approx(2.5, abs=0.4)  # 10 * 10 / 40
+
+
+# ---- limits
+
+
+ALL = {"memory": 100, "replay": 100, "net": "mlp", "lr": 0.1}  # every stored sample is replayed
+
+
+def test_without_logits_and_with_whole_labels_it_is_er_with_the_sum_of_means():
+    ours = parameters(learner_of(**ALL, alpha=0.0, beta=1.0), TASKS)
+    er = parameters(learner_of(ER, **ALL, forwards="separate", loss="sum"), TASKS)
+    torch.testing.assert_close(ours, er, atol=1e-5, rtol=0)
+    dark = parameters(learner_of(**ALL, alpha=1.0, beta=1.0), TASKS)
+    assert float((dark - er).abs().max()) > 1e-3
+
+
+def test_without_both_it_is_finetuning():
+    ours = parameters(learner_of(**ALL, alpha=0.0, beta=0.0), TASKS)
+    finetuned = parameters(learner_of(Finetune, net="mlp", lr=0.1), TASKS)
+    torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
+
+
+def test_without_memory_it_is_finetuning():
+    ours = parameters(learner_of(memory=0, net="mlp", lr=0.1), TASKS)
+    finetuned = parameters(learner_of(Finetune, net="mlp", lr=0.1), TASKS)
+    torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
+
+
+def test_the_three_batches_have_forwards_of_their_own():
+    learner, sizes = learner_of(), []
+    learner.prepare((6,), torch.float32)
+    learner.model.body.register_forward_hook(lambda _, inputs, result: sizes.append(len(result)))
+    for item in batches([[0, 1, 2], [2, 0]]):
+        learner.learn(*item)
+    assert sizes == [3, 12, 12, 2, 12, 12]
+
+
+def test_batchnorm_sees_the_stream_apart():
+    """Nothing replayed counts, so the stream's own statistics make this fine-tuning."""
+    labels = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1, 0, 2]]
+    net = with_batchnorm()
+    ours = parameters(learner_of(net=net, lr=0.1, alpha=0.0, beta=0.0), labels)
+    finetuned = parameters(learner_of(Finetune, net=net, lr=0.1), labels)
+    torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
+
+
+@dataclass(kw_only=True, eq=False)
+class WholeLabels(DERPP):
+    """With the weight that replayed labels have in ER."""
+
+    beta: float = 1.0
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"memory": -1}, {"replay": 0}, {"alpha": -0.1}, {"beta": -1.0}, {"alpha": "much"}],
+    ids=str,
+)
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        DERPP(**wrong)
+
+
+def test_the_cost_the_bytes_and_the_official_preset():
+    assert DERPP().passes(10) == Passes(trained=138)
+    assert DERPP(mirror=True).passes(10) == Passes(trained=276)
+    learner = learner_of(memory=30)
+    learner.prepare((6,), torch.float32)
+    assert learner.memory_bytes == 30 * (6 * 4 + 8 + 16 * 4 + 8)
+    official = DERPP.configured(**DERPP.presets["official"].settings)
+    assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)

@@ -1,0 +1,252 @@
+"""ER-ACE against its equation, and against ER where the two are the same."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from onepass import ER
+from onepass.errors import InputError
+from onepass.methods.er_ace import ERACE
+from onepass.nets import CosineHead, Head
+from onepass.parts import Output, Passes
+
+BOUNDARY = "boundary"
+TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4, 3, 4]]
+STREAMS = {
+    "tasks": TASKS,
+    "one class at a time": [[0] * 4, [0], BOUNDARY, [1] * 4, [1] * 3, BOUNDARY, [2] * 4, [2]],
+    "old classes come back": [[0, 1], [1, 2, 0], BOUNDARY, [3, 0, 1], [0, 0, 2], [3]],
+    "many classes": [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35]],
+}
+
+
+class Times(nn.Module):
+    """Features that are the inputs, magnified."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+class WithBatchNorm(nn.Module):
+    """A net on which joint and separate forwards differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.layer(x)))
+
+
+def with_batchnorm() -> WithBatchNorm:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return WithBatchNorm()
+
+
+def er_ace(kind: type = ERACE, **settings: object):
+    defaults = {
+        "net": Times(),
+        "memory": 30,
+        "replay": 12,
+        "optimizer": "sgd",
+        "lr": 0.5,
+        "weight_decay": 0.0,
+        "augment": "none",
+        "device": "cpu",
+        "seed": 5,
+    }
+    return kind(**{**defaults, **settings})
+
+
+def batches(labels: list, seed: int = 0) -> Iterator:
+    source = torch.Generator().manual_seed(seed)
+    for item in labels:
+        if item == BOUNDARY:
+            yield item
+            continue
+        y = torch.tensor(item)
+        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
+
+
+def parameters(learner, labels: list) -> Tensor:
+    for item in batches(labels):
+        learner.new_task() if item == BOUNDARY else learner.learn(*item)
+    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+
+
+def naive(output: Output, among: set[int]) -> float:
+    """The mean of -log e^{o_y} / sum over `among`, by plain loops."""
+    losses = []
+    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
+        if weight:
+            losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
+    return sum(losses) / len(losses) if losses else 0.0
+
+
+@contextmanager
+def kept_logits() -> Iterator[list[Tensor]]:
+    """The logits of every training forward, with the gradients that reach them."""
+    kept: list[Tensor] = []
+
+    def keep(module: nn.Module, _: object, logits: Tensor) -> None:
+        if isinstance(module, Head) and logits.requires_grad:
+            logits.retain_grad()
+            kept.append(logits)
+
+    handle = nn.modules.module.register_module_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"memory": 0}, {"memory": 3}, {"classifier": "cosine"}, {"head": "frozen"}],
+    ids=str,
+)
+def test_terms_and_loss_agree_with_plain_loops(name, settings):
+    learner, seen = er_ace(**settings), set()
+    for item in batches(STREAMS[name]):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        step = learner.learn(*item)
+        present = {learner.book.row_of[label] for label in item[1].tolist()}
+        seen |= present
+        stream, replay = step.outputs
+        expected = {"stream": naive(stream, present), "replay": naive(replay, seen)}
+        assert {name: term.item() for name, term in step.terms.items()} == pytest.approx(
+            expected, rel=1e-5, abs=1e-6
+        )
+        assert step.loss.item() == pytest.approx(sum(expected.values()), rel=1e-5, abs=1e-6)
+
+
+def test_mirror_images_are_samples_like_any_other():
+    learner = er_ace(net=nn.Flatten(), mirror=True)
+    for x, y in batches([[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]):
+        images = (40 * (x.clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3)
+        step = learner.learn(images, y)
+        stream, replay = step.outputs
+        assert (len(stream.y), len(replay.y)) == (2 * len(y), 24)
+        rows = {learner.book.row_of[label] for label in y.tolist()}
+        expected = naive(stream, rows) + naive(replay, {0, 1, 2})
+        assert step.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_stream_samples_leave_the_rows_of_absent_classes_alone():
+    learner = er_ace()
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        with kept_logits() as kept:
+            learner.learn(*item)
+        stream, _ = kept  # two forwards: the reference has them separate
+        present = {learner.book.row_of[label] for label in item[1].tolist()}
+        touched = set(stream.grad.abs().sum(dim=0).nonzero().flatten().tolist())
+        assert touched == (present if len(present) > 1 else set())
+
+
+EVERY_CLASS = [[0, 1, 2, 3, 1], [3, 2, 1, 0, 0], [0, 1, 2, 3, 2]] * 4
+
+
+def test_with_every_class_in_every_batch_it_is_er_with_the_sum_of_two_means():
+    ours = parameters(er_ace(net="mlp", lr=0.1), EVERY_CLASS)
+    er = parameters(er_ace(ER, net="mlp", lr=0.1, forwards="separate", loss="sum"), EVERY_CLASS)
+    torch.testing.assert_close(ours, er, atol=1e-6, rtol=0)
+
+
+def test_without_some_class_in_the_batch_it_is_not_er():
+    ours = parameters(er_ace(net="mlp", lr=0.1), TASKS)
+    er = parameters(er_ace(ER, net="mlp", lr=0.1, forwards="separate"), TASKS)
+    assert float((ours - er).abs().max()) > 1e-3
+
+
+def test_batchnorm_sees_stream_and_replay_apart():
+    settings = {"net": with_batchnorm(), "lr": 0.1}
+    ours = parameters(er_ace(**settings), EVERY_CLASS)
+    separate = parameters(er_ace(ER, **settings, forwards="separate"), EVERY_CLASS)
+    joint = parameters(er_ace(ER, **settings, forwards="joint"), EVERY_CLASS)
+    torch.testing.assert_close(ours, separate, atol=1e-5, rtol=0)
+    assert float((ours - joint).abs().max()) > 1e-3
+
+
+def test_a_batch_of_one_class_teaches_nothing_but_by_replay():
+    learner = er_ace(memory=0)
+    first, *others = batches([[0, 1], [1, 1, 1], [0]])
+    learner.learn(*first)
+    before = learner.params_sha256()
+    for item in others:
+        step = learner.learn(*item)
+        assert step.terms["stream"].item() == step.loss.item() == 0
+    assert learner.params_sha256() == before
+
+
+def test_the_first_task_is_like_any_other():
+    learner = er_ace()
+    steps = [learner.learn(*item) for item in batches([[0, 1, 1, 0], [1, 1, 1]])]
+    assert steps[0].terms["replay"].item() == 0  # nothing is stored yet
+    assert steps[1].terms["stream"].item() == 0  # class 0 does not compete
+    assert steps[1].terms["replay"].item() > 0
+
+
+def test_classes_not_yet_seen_take_no_part():
+    plain, loud = er_ace(), er_ace()
+    for learner in (plain, loud):
+        learner.prepare((6,), torch.float32)
+    for bias in (loud.model.head.bias, loud.model.head.held_bias):
+        bias.data[5:] = 50.0
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            plain.new_task()
+            loud.new_task()
+        else:
+            assert torch.equal(plain.learn(*item).loss, loud.learn(*item).loss)
+
+
+def test_the_cosine_classifier_has_scale_ten_and_knows_no_length():
+    small, large = (er_ace(net=Times(factor), classifier="cosine") for factor in (1, 7))
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            small.new_task()
+            large.new_task()
+            continue
+        torch.testing.assert_close(small.learn(*item).loss, large.learn(*item).loss)
+    assert isinstance(small.model.head, CosineHead)
+    with torch.no_grad():
+        at_itself = small.model.head(small.model.head.weight).diag()
+    torch.testing.assert_close(at_itself, torch.full((16,), 10.0))
+
+
+def test_the_default_classifier_is_linear():
+    learner = er_ace()
+    learner.prepare((6,), torch.float32)
+    assert type(learner.model.head) is Head
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"memory": -1}, {"replay": 0}, {"classifier": "dot"}, {"replay": 2.5}], ids=str
+)
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        ERACE(**wrong)
+
+
+def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
+    assert ERACE().passes(10) == Passes(trained=74)
+    assert ERACE(mirror=True).passes(10) == Passes(trained=148)
+    official = ERACE.configured(**ERACE.presets["official"].settings)
+    assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
