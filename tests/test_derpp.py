@@ -356,12 +356,6 @@ def test_batchnorm_sees_the_stream_apart():
 
 
 @dataclass(kw_only=True, eq=False)
-class WholeLabels(DERPP):
-    """With the weight that replayed labels have in ER."""
-
-    beta: float = 1.0
-
-
 # ---- settings
 
 

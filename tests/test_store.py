@@ -1,0 +1,181 @@
+"""Stores with fields of a method's own: what belongs to a sample stays with it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onepass.memory import Reservoir
+from onepass.memory.store import Store
+from onepass.parts import Samples
+
+PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+FIELDS = {"logits": torch.zeros(3), "task": torch.tensor(0), "twin": torch.zeros(2, 2).byte()}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+class Ring(Store):
+    """The last samples of the stream."""
+
+    tensors = ("size", "seen")
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.seen = torch.zeros((), dtype=torch.int64)
+
+    def add(self, x, y, **fields):
+        self.write((self.seen + torch.arange(len(y))) % self.capacity, x, y, **fields)
+        self.seen += len(y)
+        self.size.copy_(self.seen.clamp(max=self.capacity))
+
+
+def made(kind, capacity, seed=0, fields=FIELDS):
+    return kind(capacity, (2,), torch.float32, generator(seed), fields=fields)
+
+
+def stream(first, past):
+    """Samples that are their own place in the stream, and fields that tell which they belong to."""
+    place = torch.arange(first, past)
+    x = torch.stack([place, -place], dim=1).float()
+    fields = {
+        "logits": torch.stack([place, 2 * place, 3 * place], dim=1).float(),
+        "task": place + 100,
+        "twin": (place % 256).byte().view(-1, 1, 1).expand(-1, 2, 2),
+    }
+    return (x, place % 5), fields
+
+
+def fill(store, sizes, first=0):
+    for size in sizes:
+        samples, fields = stream(first, first + size)
+        store.add(*samples, **fields)
+        first += size
+    return store
+
+
+def belong(store, slots):
+    """Whether everything in these slots is of one and the same sample."""
+    place = store.x[slots][:, 0].long()
+    (x, y), fields = stream(0, int(place.max()) + 1 if len(place) else 0)
+    whole = {"x": x, "y": y, **fields}
+    found = {"x": store.x, "y": store.y, **store.fields}
+    return all(torch.equal(found[name][slots], whole[name][place]) for name in whole)
+
+
+capacities, batches = st.integers(1, 12), st.lists(st.integers(1, 9), max_size=8)
+kinds = st.sampled_from([Reservoir, Ring])
+
+
+@PROPERTY
+@given(kinds, capacities, batches, st.integers(0, 10**6))
+def test_fields_follow_their_samples_through_writes(kind, capacity, sizes, seed):
+    sizes = [min(size, capacity) for size in sizes]
+    store = fill(made(kind, capacity, seed), sizes)
+    assert int(store.size) == min(capacity, sum(sizes))
+    assert belong(store, torch.arange(int(store.size)))
+
+
+@PROPERTY
+@given(capacities, batches, st.integers(1, 10), st.integers(0, 10**6), st.data())
+def test_fields_follow_their_samples_through_draws(capacity, sizes, count, seed, data):
+    store = fill(made(Reservoir, capacity, seed), sizes)
+    mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=5, max_size=5)))
+    for groups in (None, [mask, ~mask]):
+        slots, genuine = store.slots(count, groups)
+        for row, sure in zip(slots.view(-1, count), genuine.view(-1, count), strict=True):
+            drawn = row[sure]
+            assert len(set(drawn.tolist())) == len(drawn)
+            assert bool((drawn < store.size).all())
+            assert belong(store, drawn)
+            fallback = Samples(torch.full((2, 2), 7.0), torch.tensor([1, 2]), torch.ones(2))
+            samples = store.at(row, sure, fallback)
+            assert torch.equal(samples.x[sure], store.x[drawn])
+            assert torch.equal(samples.y[sure], store.fields["task"][drawn] % 5)
+
+
+@PROPERTY
+@given(kinds, capacities, batches, st.integers(0, 10**6))
+def test_fields_follow_their_samples_through_a_state(kind, capacity, sizes, seed):
+    sizes = [min(size, capacity) for size in sizes]
+    store, other = fill(made(kind, capacity, seed), sizes), made(kind, capacity, seed)
+    state = store.state_dict()
+    held = int(store.size)
+    assert {name: len(state[name]) for name in FIELDS} == dict.fromkeys(FIELDS, held)
+    other.load_state_dict(state)
+    other.source.set_state(store.source.get_state())
+    for one in (store, other):
+        fill(one, [1, 1, 1], first=sum(sizes))
+    assert belong(other, torch.arange(int(other.size)))
+    after, expected = other.state_dict(), store.state_dict()
+    assert list(after) == list(expected)
+    assert all(torch.equal(after[name], expected[name]) for name in expected)
+
+
+def test_a_state_holds_copies_of_the_fields():
+    store = fill(made(Ring, 3), [3])
+    state = store.state_dict()
+    before = {name: value.clone() for name, value in state.items()}
+    fill(store, [3], first=50)
+    assert all(torch.equal(state[name], before[name]) for name in before)
+
+
+def test_the_store_holds_copies_of_the_fields():
+    (x, y), fields = stream(0, 3)
+    fields = {name: value.clone() for name, value in fields.items()}
+    store = made(Reservoir, 3)
+    store.add(x, y, **fields)
+    for one in (x, *fields.values()):
+        one.zero_()
+    assert store.x[2].tolist() == [2, -2]
+    assert [store.fields[name][2].flatten().tolist() for name in FIELDS] == [
+        [2, 4, 6],
+        [102],
+        [2, 2, 2, 2],
+    ]
+
+
+@pytest.mark.parametrize("kind", [Reservoir, Ring])
+@pytest.mark.parametrize("capacity", [0, 1, 10])
+def test_the_bytes_count_the_fields(kind, capacity):
+    plain, more = made(kind, capacity, fields=None), made(kind, capacity)
+    assert plain.bytes == capacity * (2 * 4 + 8)
+    assert more.bytes == plain.bytes + capacity * (3 * 4 + 8 + 4)
+
+
+def test_fields_have_the_dtype_and_shape_of_their_examples():
+    store = fill(made(Reservoir, 4), [2])
+    for name, example in FIELDS.items():
+        assert store.fields[name].dtype == example.dtype
+        assert store.fields[name].shape[1:] == example.shape
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_with_nothing_genuine_the_stream_is_repeated_at_weight_0(count):
+    store = fill(made(Reservoir, 4), [4])
+    (x, y), _ = stream(90, 93)
+    none = torch.zeros(count, dtype=torch.bool)
+    samples = store.at(torch.arange(count) % 4, none, Samples(x, y, torch.ones(3)))
+    cycle = [k % 3 for k in range(count)]
+    assert torch.equal(samples.x, x[cycle])
+    assert torch.equal(samples.y, y[cycle])
+    assert samples.weight.tolist() == [0] * count
+
+
+def test_with_something_genuine_the_rest_are_slots_at_weight_0():
+    store = fill(made(Reservoir, 4), [4])
+    slots, genuine = torch.tensor([2, 0, 2]), torch.tensor([True, True, False])
+    (x, y), _ = stream(90, 93)
+    samples = store.at(slots, genuine, Samples(x, y, torch.ones(3)))
+    assert samples.x[:, 0].tolist() == [2, 0, 2]
+    assert samples.y.tolist() == [2, 0, 2]
+    assert samples.weight.tolist() == [1, 1, 0]
+
+
+def test_an_unknown_field_is_an_error():
+    store = made(Reservoir, 2)
+    (x, y), fields = stream(0, 1)
+    with pytest.raises(KeyError):
+        store.add(x, y, **fields, other=y)
