@@ -1,4 +1,4 @@
-"""Random crops and greys, one draw per sample, batched, from a generator of ours.
+"""Random crops, flips, colours and greys, one draw per sample, batched, from a generator of ours.
 
 Each is split in two: parameters (drawn) and a pure function of images and parameters, so that
 another library can be given the same parameters.
@@ -14,28 +14,33 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AREA = (0.6, 1.0)
+CONTRASTIVE_AREA = (0.2, 1.0)
 ASPECT = (3 / 4, 4 / 3)
+FLIP_PROBABILITY = 0.5
+JITTER_PROBABILITY = 0.8
+JITTER = 0.4
+HUE_JITTER = 0.1
 GREY_PROBABILITY = 0.2
 LUMA = (0.299, 0.587, 0.114)
 
 
 class Crop(NamedTuple):
     """A window per image in units of half the image, (samples, 2), horizontal first: its size, and
-    its centre's offset to the right and down."""
+    its centre's offset to the right and down. A negative size mirrors what is in the window."""
 
     size: Tensor
     offset: Tensor
 
 
-def draw_crops(count: int, source: torch.Generator) -> Crop:
-    """Area uniform in 0.6 … 1, aspect ratio log-uniform in 3/4 … 4/3, position uniform.
+def draw_crops(count: int, source: torch.Generator, area: tuple[float, float] = AREA) -> Crop:
+    """Area uniform between two bounds, aspect ratio log-uniform in 3/4 … 4/3, position uniform.
 
     A window may reach past the image by up to 15 % on one side; what lies there is the image's
     reflection.
     """
-    area = _uniform((count,), *AREA, source)
+    drawn = _uniform((count,), *area, source)
     stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, source).exp()
-    side = area.sqrt()
+    side = drawn.sqrt()
     size = torch.stack([side * stretch, side / stretch], dim=1)
     return Crop(size, _uniform((count, 2), -1.0, 1.0, source) * (1 - size))
 
@@ -56,9 +61,18 @@ def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
     )
 
 
+def draw_flips(count: int, source: torch.Generator) -> Tensor:
+    return _chance(count, FLIP_PROBABILITY, source)
+
+
+def flip(window: Crop, chosen: Tensor) -> Crop:
+    """The chosen windows mirrored, left and right: a flip that costs no pass over the images."""
+    width, height = window.size.unbind(dim=1)
+    return Crop(torch.stack([torch.where(chosen, -width, width), height], dim=1), window.offset)
+
+
 def draw_greys(count: int, source: torch.Generator) -> Tensor:
-    uniform = torch.rand(count, generator=source, device=source.device)
-    return uniform < GREY_PROBABILITY
+    return _chance(count, GREY_PROBABILITY, source)
 
 
 def grey(images: Tensor, chosen: Tensor) -> Tensor:
@@ -74,6 +88,77 @@ def crop_grey(images: Tensor, source: torch.Generator, centres: Tensor) -> Tenso
     """The paper's augmentation, with the parameter values of its released code."""
     cropped = crop(images, draw_crops(len(images), source), centres)
     return grey(cropped, draw_greys(len(images), source))
+
+
+class Jitter(NamedTuple):
+    """Per image: what is added to all pixels, what they are multiplied by, what saturation is
+    multiplied by, and by how much of a full turn the hue moves."""
+
+    brightness: Tensor
+    contrast: Tensor
+    saturation: Tensor
+    hue: Tensor
+
+
+def draw_jitter(count: int, source: torch.Generator) -> Jitter:
+    """Each uniform, in -0.4 … 0.4, 0.6 … 1.4, 0.6 … 1.4 and -0.1 … 0.1; one image in five stays."""
+    chosen = _chance(count, JITTER_PROBABILITY, source)
+    brightness, contrast, saturation, hue = _uniform((4, count), -1.0, 1.0, source) * chosen
+    return Jitter(
+        JITTER * brightness, 1 + JITTER * contrast, 1 + JITTER * saturation, HUE_JITTER * hue
+    )
+
+
+def brighten(images: Tensor, amount: Tensor) -> Tensor:
+    """Pixels in [0, 1] plus an amount."""
+    return (images + amount.view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Pixels in [0, 1] times a factor."""
+    return (images * factor.view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
+    """In the coordinates hue, saturation and value: saturation times a factor (up to 1), and the
+    hue moved by a part of its circle. Images without three channels stay.
+
+    With the hue h in sixths, the spread s = value - least channel and k = h + 5, 3, 1 (modulo 6),
+    red, green and blue are value - s clamp(min(k, 4 - k), 0, 1).
+    """
+    if images.shape[1] != 3:
+        return images
+    value, brightest = images.max(dim=1, keepdim=True)
+    spread = value - images.amin(dim=1, keepdim=True)
+    lead = images.roll(-1, dims=1) - images.roll(-2, dims=1)  # green - blue and so on, in a circle
+    sixths = lead.gather(1, brightest) / spread.clamp(min=torch.finfo(images.dtype).tiny)
+    shift = 6 * turn.view(-1, 1) + torch.arange(5, 0, -2, device=images.device)
+    k = (sixths.add(brightest, alpha=2) + shift[:, :, None, None]) % 6
+    wanted = torch.minimum(spread * saturation.view(-1, 1, 1, 1), value)
+    return torch.addcmul(value, wanted, torch.minimum(k, 4 - k).clamp(0, 1), value=-1)
+
+
+def jitter(images: Tensor, drawn: Jitter) -> Tensor:
+    """Brightness, contrast, saturation, hue, in this order."""
+    lit = contrast(brighten(images, drawn.brightness), drawn.contrast)
+    return tint(lit, drawn.saturation, drawn.hue)
+
+
+def contrastive(images: Tensor, source: torch.Generator, centres: Tensor) -> Tensor:
+    """The second view of contrastive replay (SCR), of pixels in [0, 1]: crop, flip, jitter, grey.
+
+    Brightness adds, contrast multiplies, saturation and hue are those of HSV, as in the library of
+    its authors (kornia 0.4.1). That one draws the order of these four anew for each batch, where
+    here it is fixed, and draws a crop again that would reach past the image.
+    """
+    count = len(images)
+    window = flip(draw_crops(count, source, CONTRASTIVE_AREA), draw_flips(count, source))
+    jittered = jitter(crop(images, window, centres), draw_jitter(count, source))
+    return grey(jittered, draw_greys(count, source))
+
+
+def _chance(count: int, probability: float, source: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=source, device=source.device) < probability
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, source: torch.Generator) -> Tensor:

@@ -24,7 +24,7 @@ from onepass.nets import Classifier, Head, Precision, backbone, evaluating, feat
 from onepass.parts import Output, Part, Passes, Preset, Samples, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
-from onepass.views import Views
+from onepass.views import Augment, Views
 
 FIRST_CAPACITY = 16
 PREDICTION_BATCH = {"cpu": 512, "cuda": 2048}
@@ -52,7 +52,8 @@ class Learner(Configured, ABC):
     optimizer, lr, weight_decay
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
     augment
-        `crop-grey` on images (drawn anew at every use), or `none`.
+        `crop-grey` on images (drawn anew at every use), `contrastive` (smaller crops, flips,
+        colours and greys), or `none`.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std
@@ -71,7 +72,7 @@ class Learner(Configured, ABC):
     optimizer: optimise.Kind = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-4
-    augment: Literal["crop-grey", "none"] = "crop-grey"
+    augment: Augment = "crop-grey"
     mirror: bool = False
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -380,7 +381,7 @@ class Learner(Configured, ABC):
             shape,
             mean=self.mean,
             std=self.std,
-            augment=self.augment == "crop-grey",
+            augment=self.augment,
             mirror=self.mirror,
             source=self.generators["augmentation"],
         )

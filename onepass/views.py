@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from onepass.augment import crop_grey, pixel_centres
+from onepass.augment import contrastive, crop_grey, pixel_centres
 from onepass.errors import InputError
+
+Augment = Literal["crop-grey", "contrastive", "none"]
 
 
 class Views:
@@ -19,21 +23,22 @@ class Views:
         *,
         mean: tuple[float, ...] | None,
         std: tuple[float, ...] | None,
-        augment: bool,
+        augment: Augment,
         mirror: bool,
         source: torch.Generator,
     ) -> None:
         images = len(shape) == 3
         device = source.device
-        self.augment = augment and images
+        self.augment = augment if images else "none"
         self.copies = 2 if mirror and images else 1
         self.source = source
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
-        self.scale = self.shift = None
+        self.mean = self.std = self.scale = self.shift = None
         if mean is not None and std is not None:
-            centre = _per_channel("mean", mean, shape, device)
-            self.scale = 1 / _per_channel("std", std, shape, device)
-            self.shift = -centre * self.scale
+            self.mean = _per_channel("mean", mean, shape, device)
+            self.std = _per_channel("std", std, shape, device)
+            self.scale = 1 / self.std
+            self.shift = -self.mean * self.scale
 
     def normalise(self, x: Tensor) -> Tensor:
         """(x - mean) / std."""
@@ -42,17 +47,28 @@ class Views:
             return inputs
         return torch.addcmul(self.shift, inputs, self.scale)
 
-    def augmented(self, images: Tensor) -> Tensor:
-        if self.centres is None or not self.augment:
-            return images
-        return crop_grey(images, self.source, self.centres)
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Normalised inputs as they were."""
+        if self.mean is None or self.std is None:
+            return inputs
+        return torch.addcmul(self.mean, inputs, self.std)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Each sample normalised, and, where they are mirrored, the mirror images of all behind."""
+        inputs = self.normalise(x)
+        return torch.cat([inputs, inputs.flip(3)]) if self.copies == 2 else inputs
+
+    def augmented(self, inputs: Tensor) -> Tensor:
+        """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
+        if self.centres is None or self.augment == "none":
+            return inputs
+        if self.augment == "contrastive":
+            return self.normalise(contrastive(self.pixels(inputs), self.source, self.centres))
+        return crop_grey(inputs, self.source, self.centres)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Each sample augmented, and, where they are mirrored, the mirror images of all behind."""
-        plain = self.normalise(x)
-        if self.copies == 2:
-            plain = torch.cat([plain, plain.flip(3)])
-        return self.augmented(plain)
+        """Each sample augmented, and its mirror image by draws of its own."""
+        return self.augmented(self.plain(x))
 
 
 def _per_channel(

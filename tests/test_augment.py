@@ -218,14 +218,14 @@ def test_augmenting_leaves_the_images_as_they_were():
 # ---- views
 
 
-def views(shape=(3, 9, 7), augment=True, mirror=True, seed=1):
+def views(shape=(3, 9, 7), augment="crop-grey", mirror=True, seed=1):
     return Views(shape, mean=None, std=None, augment=augment, mirror=mirror, source=generator(seed))
 
 
 def test_mirror_images_stand_behind_all_plain_ones():
     batch = images()
-    assert torch.equal(views(augment=False)(batch), torch.cat([batch, batch.flip(3)]))
-    assert torch.equal(views(augment=False, mirror=False)(batch), batch)
+    assert torch.equal(views(augment="none")(batch), torch.cat([batch, batch.flip(3)]))
+    assert torch.equal(views(augment="none", mirror=False)(batch), batch)
 
 
 def test_plain_and_mirror_images_are_augmented_in_one_call():
@@ -245,3 +245,193 @@ def test_a_mirror_image_has_draws_of_its_own():
 def test_vectors_are_neither_augmented_nor_mirrored():
     batch = torch.rand(4, 6, generator=generator())
     assert torch.equal(views(shape=(6,))(batch), batch)
+
+
+# ---- the contrastive augmentation
+
+
+LEVELS = st.lists(st.sampled_from([0.0, 0.2, 0.5, 0.5000001, 1.0]), min_size=3, max_size=3)
+
+
+def per_image(*values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def test_brightness_is_kornias():
+    batch, amount = images(5), per_image(-0.4, -0.1, 0, 0.2, 0.4)
+    expected = kornia.enhance.adjust_brightness(batch, amount)
+    assert torch.allclose(augment.brighten(batch, amount), expected, atol=1e-6)
+
+
+def test_contrast_is_kornias():
+    batch, factor = images(5), per_image(0.6, 0.9, 1, 1.2, 1.4)
+    expected = kornia.enhance.adjust_contrast(batch, factor)
+    assert torch.allclose(augment.contrast(batch, factor), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0, 0.6, 1, 1.4, 5])
+def test_saturation_is_kornias(factor):
+    batch, factors = images(5), per_image(*[factor] * 5)
+    expected = kornia.enhance.adjust_saturation(batch, factors)
+    assert torch.allclose(augment.tint(batch, factors, torch.zeros(5)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.1, 0, 0.03, 0.1, 1 / 3])
+def test_hue_is_kornias(turn):
+    batch, turns = images(5), per_image(*[turn] * 5)
+    expected = kornia.enhance.adjust_hue(batch, 2 * np.pi * turns)
+    assert torch.allclose(augment.tint(batch, torch.ones(5), turns), expected, atol=1e-5)
+
+
+@PROPERTY
+@given(LEVELS, st.floats(0, 2), st.floats(-0.5, 0.5))
+def test_black_grey_white_and_equal_channels_are_tinted_as_kornia_does(pixel, factor, turn):
+    batch = torch.tensor(pixel).view(1, 3, 1, 1)
+    saturated = kornia.enhance.adjust_saturation(batch, per_image(factor))
+    expected = kornia.enhance.adjust_hue(saturated, 2 * np.pi * per_image(turn))
+    found = augment.tint(batch, per_image(factor), per_image(turn))
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_third_of_a_turn_moves_each_channel_to_the_next():
+    batch = images(4)
+    found = augment.tint(batch, torch.ones(4), torch.full((4,), 1 / 3))
+    assert torch.allclose(found, batch.roll(1, dims=1), atol=1e-5)
+
+
+def test_the_four_in_a_row_are_kornias_in_the_same_order():
+    batch, drawn = images(30), augment.draw_jitter(30, generator(3))
+    theirs = kornia.augmentation.ColorJiggle(0.4, 0.4, 0.4, 0.1, p=1.0, order=(0, 1, 2, 3))
+    factors = {
+        "brightness_factor": 1 + drawn.brightness,
+        "contrast_factor": drawn.contrast,
+        "saturation_factor": drawn.saturation,
+        "hue_factor": drawn.hue,
+    }
+    params = {**theirs.forward_parameters(batch.shape), **factors}
+    assert torch.allclose(augment.jitter(batch, drawn), theirs(batch, params=params), atol=1e-5)
+
+
+def test_a_flipped_window_is_kornias_mirror_image_of_it():
+    batch, chosen = images(6), torch.tensor([True, False, True, True, False, False])
+    drawn = augment.draw_crops(6, generator(2), augment.CONTRASTIVE_AREA)
+    plain = cropped(batch, drawn)
+    expected = torch.where(chosen.view(-1, 1, 1, 1), kornia.geometry.hflip(plain), plain)
+    assert torch.allclose(cropped(batch, augment.flip(drawn, chosen)), expected, atol=1e-6)
+
+
+def test_small_windows_are_what_kornia_crops():
+    """Kornia is given the window's corners, as centres of the pixels there."""
+    size = 16
+    batch, drawn = images(60, 3, size, size), augment.draw_crops(60, generator(4), (0.2, 1.0))
+    inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
+    assert int(inside.sum()) > 10
+    batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
+    first, last = (
+        (drawn.offset + sign * drawn.size * (1 - 1 / size) + 1) * size / 2 - 0.5 for sign in (-1, 1)
+    )
+    corners = [(first, first), (last, first), (last, last), (first, last)]
+    boxes = torch.stack([torch.stack([x[:, 0], y[:, 1]], dim=1) for x, y in corners], dim=1)
+    expected = kornia.geometry.transform.crop_and_resize(batch, boxes, (size, size))
+    assert torch.allclose(cropped(batch, drawn), expected, atol=1e-4)
+
+
+def test_neutral_jitter_leaves_an_image_as_it_is():
+    batch, none, one = images(3), torch.zeros(3), torch.ones(3)
+    found = augment.jitter(batch, augment.Jitter(none, one, one, none))
+    assert torch.allclose(found, batch, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_images_without_three_channels_have_neither_saturation_nor_hue(channels):
+    batch = images(channels=channels)
+    factors = torch.full((len(batch),), 0.3)
+    assert torch.equal(augment.tint(batch, factors, factors), batch)
+    found = contrastively(batch, generator(1))
+    assert found.shape == batch.shape
+    assert not torch.allclose(found, batch, atol=1e-2)
+
+
+def test_flips_and_jitters_are_drawn_as_stated():
+    flips = augment.draw_flips(20_000, generator(2))
+    assert stats.binomtest(int(flips.sum()), 20_000, 0.5).pvalue > 1e-3
+    drawn = augment.draw_jitter(20_000, generator(3))
+    moved = drawn.brightness != 0
+    assert stats.binomtest(int(moved.sum()), 20_000, 0.8).pvalue > 1e-3
+    ends = [(-0.4, 0.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1)]
+    for values, neutral, (low, high) in zip(drawn, (0, 1, 1, 0), ends, strict=True):
+        assert bool((values[~moved] == neutral).all())
+        share = (values[moved].double().numpy() - low) / (high - low)
+        assert stats.kstest(share, "uniform").pvalue > 1e-3
+    pairs = np.corrcoef([values[moved].numpy() for values in drawn])
+    assert np.abs(pairs - np.eye(4)).max() < 0.04
+
+
+def test_contrastive_windows_take_a_fifth_of_the_image_or_more():
+    drawn = augment.draw_crops(20_000, generator(5), augment.CONTRASTIVE_AREA)
+    area = drawn.size.prod(dim=1).double().numpy()
+    assert stats.kstest((area - 0.2) / 0.8, "uniform").pvalue > 1e-3
+
+
+def contrastively(batch, source):
+    return augment.contrastive(batch, source, augment.pixel_centres(*batch.shape[2:]))
+
+
+def test_the_contrastive_view_is_crop_flip_jitter_grey():
+    batch, source = images(40), generator(6)
+    window = augment.draw_crops(40, source, (0.2, 1.0))
+    flips = augment.draw_flips(40, source)
+    jitter = augment.draw_jitter(40, source)
+    greys = augment.draw_greys(40, source)
+    flipped = torch.where(
+        flips.view(-1, 1, 1, 1), cropped(batch, window).flip(3), cropped(batch, window)
+    )
+    lit = kornia.enhance.adjust_brightness(flipped, jitter.brightness)
+    lit = kornia.enhance.adjust_contrast(lit, jitter.contrast)
+    tinted = kornia.enhance.adjust_saturation(lit, jitter.saturation)
+    tinted = kornia.enhance.adjust_hue(tinted, 2 * np.pi * jitter.hue)
+    luma = kornia.color.rgb_to_grayscale(tinted)
+    expected = torch.where(greys.view(-1, 1, 1, 1), luma, tinted)
+    found = contrastively(batch, generator(6))
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert float(found.min()) >= 0 and float(found.max()) <= 1 + 1e-6
+
+
+def test_contrastive_views_are_drawn_for_each_image_from_the_given_generator_only():
+    before = torch.get_rng_state()
+    same = images(1).expand(50, -1, -1, -1)
+    copy, source = same.clone(), generator(4)
+    found = contrastively(same, source)
+    assert len({tuple(one.flatten().tolist()) for one in found}) == 50
+    assert torch.equal(found, contrastively(same, generator(4)))
+    assert not torch.equal(found, contrastively(same, source))
+    other = torch.cat([same[:1], images(49, seed=9)])
+    assert torch.equal(contrastively(other, generator(4))[0], found[0])
+    assert torch.equal(before, torch.get_rng_state()) and torch.equal(same, copy)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_colours_change_as_pixels_and_are_normalised_afterwards(mirror):
+    batch = (255 * images()).to(torch.uint8)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
+    made = Views(
+        (3, 9, 7),
+        mean=mean,
+        std=std,
+        augment="contrastive",
+        mirror=mirror,
+        source=generator(1),
+    )
+    pixels = batch.float() / 255
+    if mirror:
+        pixels = torch.cat([pixels, pixels.flip(3)])
+    expected = contrastively(pixels, generator(1))
+    centre, spread = (per_image(*values).view(3, 1, 1) for values in (mean, std))
+    assert torch.allclose(made(batch), (expected - centre) / spread, atol=1e-4)
+    assert torch.allclose(made.plain(batch), (pixels - centre) / spread, atol=1e-5)
+
+
+def test_vectors_have_no_contrastive_view():
+    batch = torch.rand(4, 6, generator=generator())
+    made = Views((6,), mean=None, std=None, augment="contrastive", mirror=True, source=generator())
+    assert torch.equal(made(batch), batch)

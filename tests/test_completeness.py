@@ -18,13 +18,24 @@ KEYS = [
     "gsa-released",
     "agem",
     "mir",
-    "er-ace",
+    "gss",
+    "aser",
+    "rainbow-rt",
     "er-aml",
+    "er-ace",
+    "gdumb",
+    "scr",
     "derpp",
 ]
 EXEMPT = {
     "finetune": {"memory_reaches_the_gradient", "beats_finetuning"},
     "joint": {"memory_reaches_the_gradient", "beats_finetuning"},
+    "scr": {"every_parameter_gets_a_gradient", "a_frozen_head_stays"},
+    "gdumb": {
+        "every_parameter_gets_a_gradient",
+        "memory_reaches_the_gradient",
+        "a_frozen_head_stays",
+    },
 }
 
 

@@ -35,6 +35,8 @@ def make(method: Method, **settings: Any) -> Learner:
     small: dict[str, Any] = {"device": device.get()}
     if "memory" in method.setting_names():
         small["memory"] = 80
+    if "epochs" in method.setting_names():
+        small["epochs"] = 16
     return method(**{**small, **settings})
 
 

@@ -185,8 +185,8 @@ class ERAML(Learner):
         views = self.views(torch.cat([x, partners.x, replay.x]))
         pieces = self._cut(views, (len(y), 2 * len(y), self.replay))
         of_stream, of_partners, of_replay = (self.model.features(piece) for piece in pieces)
-        first = self.output(self.model.classify(of_stream), stream)
-        again = self.output(self.model.classify(of_replay), replay)
+        first = self.output(self.model.on(self.model.head, of_stream), stream)
+        again = self.output(self.model.on(self.model.head, of_replay), replay)
 
         plain = (self.store.size == 0) | ~(self.seen & ~self.new).any()
         metric = contrast(

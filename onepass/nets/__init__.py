@@ -13,6 +13,8 @@ from onepass.nets.classifier import Classifier, Precision, evaluating
 from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
+from onepass.nets.nearest_mean import NearestMean
+from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.resnet import ResNet18
 from onepass.nets.virtual import after_step, logits_with, of_free_rows
 
@@ -56,11 +58,14 @@ __all__ = [
     "NETS",
     "Classifier",
     "CosineHead",
+    "Gradients",
     "Head",
+    "NearestMean",
     "Precision",
     "ResNet18",
     "after_step",
     "backbone",
+    "batch_gradients",
     "build",
     "evaluating",
     "feature_count",

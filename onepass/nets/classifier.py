@@ -26,20 +26,22 @@ class Classifier(nn.Module):
         self.precision = precision
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classify(self.features(x))
+        return self.on(self.head, self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
         """What the backbone gives, in the dtype of its arithmetic."""
-        if x.is_cuda and x.ndim == 4:
+        in_vmap = torch._C._functorch.is_functorch_wrapped_tensor(x)  # which knows no channels-last
+        if x.is_cuda and x.ndim == 4 and not in_vmap:
             x = x.contiguous(memory_format=torch.channels_last)
         with self._arithmetic(x):
             features: Tensor = self.body(x)
         return features
 
-    def classify(self, features: Tensor) -> Tensor:
+    def on(self, top: nn.Module, features: Tensor) -> Tensor:
+        """What a module, the head or another, makes of features; in fp32."""
         with self._arithmetic(features):
-            logits: Tensor = self.head(features)
-        return logits.float()
+            made: Tensor = top(features)
+        return made.float()
 
     def _arithmetic(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16")

@@ -1,0 +1,79 @@
+"""A memory of fixed capacity that is kept balanced over classes, greedily (GDumb's sampler)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.memory.draw import nth_true
+from onepass.memory.store import Store
+
+UNKNOWN = -1
+
+
+class Balanced(Store):
+    """Every class has the same share of the capacity, as far as its samples go.
+
+    One sample after the other; k classes are known before it comes. It is let in if its class is
+    not known or holds fewer than capacity // k samples. If the memory is full, a random sample of
+    the largest class (of equals, the one with the first row) has to go for it.
+
+    With samples enough, classes that came one after the other fill the memory and differ by at
+    most one; of classes that came together each has capacity // k, and the rest stays empty.
+
+    Parameters
+    ----------
+    rows
+        How many rows the head has; the memory grows with it.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("size", "held")
+
+    def __init__(
+        self,
+        capacity: int,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        source: torch.Generator,
+        fields: Mapping[str, Tensor] | None = None,
+        *,
+        rows: int,
+    ) -> None:
+        super().__init__(capacity, shape, dtype, source, fields)
+        self.held = torch.full((rows,), UNKNOWN, device=source.device)
+
+    def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """Lets in samples of the stream as if they had come one by one."""
+        if not self.capacity:
+            return
+        uniform = torch.rand(len(y), generator=self.source, device=y.device, dtype=torch.float64)
+        one_by_one = zip(torch.split(y, 1), torch.split(uniform, 1), strict=True)
+        slots = torch.cat([self._place(*one) for one in one_by_one])
+        overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)
+        self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
+
+    def grow(self, capacity: int) -> None:
+        self.held = F.pad(self.held, (0, capacity - len(self.held)), value=UNKNOWN)
+
+    def _place(self, y: Tensor, uniform: Tensor) -> Tensor:
+        """The slot of one sample, `capacity` if it is not let in; the books are kept as if it were
+        there, so that the next one can follow."""
+        own = self.held.index_select(0, y)
+        quota = self.capacity // (self.held > UNKNOWN).sum().clamp(min=1)
+        accepted = own < quota  # an unknown class is below any quota
+        evicting = accepted & (self.size == self.capacity)
+
+        most, largest = self.held.max(dim=0, keepdim=True)
+        members = (self.y[: self.capacity] == largest).cumsum(0)
+        victim = nth_true(members, (uniform * most).long())
+        slot = torch.where(evicting, victim, self.size).masked_fill(~accepted, self.capacity)
+
+        self.y.index_copy_(0, slot, y)
+        self.held.index_copy_(0, y, torch.where(accepted, own.clamp(min=0) + 1, own))
+        self.held.index_add_(0, largest, evicting.long(), alpha=-1)
+        self.size += (accepted & ~evicting).sum()
+        return slot

@@ -1,0 +1,251 @@
+"""Adversarial Shapley value experience replay: replay what the new samples endanger, keep what
+helps to classify the memory.
+
+Paper: Shim et al., "Online Class-Incremental Continual Learning with Adversarial Shapley Value",
+AAAI 2021, in the variant ASER_mu. A candidate's worth for an evaluation sample j is its Shapley
+value in a K-nearest-neighbours classifier on the network's features. With the candidates in order
+of their distance to j, and e_m = 1 where the m-th has the label y_j,
+
+    s_j(n) = e_n / n,   s_j(m) = s_j(m + 1) + (e_m - e_{m+1}) / K * min(K, m) / m
+
+Retrieval, with candidates C and an evaluation set E, disjoint class-balanced draws from the memory:
+
+    replay the highest of   E_{j in E} s_j(i) - E_{j in X^new} s_j(i)   over i in C
+    L = E_{X^new u X^buf} -log p_y                             one mean over all
+
+Update, with a class-balanced evaluation set E of the memory, joined by the stream samples whose
+class has a share of the memory below a threshold drawn from U(0, 1 / classes), and as candidates
+random other memory samples and X^new: those of the lowest sum_{j in E} s_j(i), as many as X^new
+has, are not kept, so stream samples above replace memory samples below.
+
+The n_s trap: the authors draw n_s samples of each class (9 on CIFAR10, 2 on CIFAR100) and replay
+10. With few classes that pool is smaller than the 64 replayed here (18 in CIFAR10's first task), so
+all of it is replayed and nothing is chosen. Here the pool has a size and is dealt out evenly over
+the classes: n_s = `pool` / classes held, and `pool` is at least `replay`. Two disjoint draws take
+2 `pool` samples; in a smaller memory each takes half of it. Only the candidates for replay are
+never fewer than `replay` then, where the memory allows: below 2 `replay` samples, class balance is
+all that is chosen. In the update the evaluation set must not outnumber the memory's candidates: a
+stored sample's value is about the ratio of the two, a newcomer's at most about 1, and new classes
+would never come in.
+
+Decisions: until no slot is free it is `er` with one mean; a batch that fills the memory sends the
+rest of it to the update. Features are of plain images, in evaluation mode, in the update after the
+optimiser's step. Equals: the stored sample stays. With n < K candidates s_j(n) = e_n / K, which is
+the exact value.
+Departures from the authors' code: the pool, above; features are not computed twice; there is no
+extra backward pass whose gradient is discarded (its forwards move BatchNorm's statistics);
+adversarial retrieval begins with the first full memory, not one batch later; softmax and threshold
+know the classes seen so far, not all of the data set; it has no augmentation.
+Cost: batch + replay images, forward and backward, and 2 (2 `pool` + batch) forward, from the first
+step on. Kept: raw sample and label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.learner import Learner
+from onepass.losses import cross_entropy
+from onepass.memory import Filling
+from onepass.nets import evaluating
+from onepass.parts import Passes, Preset, Samples, Step
+from onepass.registry import method
+
+
+def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
+    """Shapley values of candidates (columns) for evaluation samples (rows) in a vote of the k
+    nearest; `match` says where the labels agree. Who is infinitely far and no match takes no part.
+
+    >>> knn_shapley(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[True, False, True]]), k=1)
+    tensor([[ 0.8333, -0.1667,  0.3333]])
+    """
+    order = distance.argsort(dim=1, stable=True)
+    ordered = F.pad(match.gather(1, order).float(), (0, 1))
+    place = torch.arange(1, distance.shape[1] + 1, device=distance.device)
+    steps = -ordered.diff(dim=1) * (place.clamp(max=k) / (k * place))
+    # a cumulative sum from the far end; torch.cumsum has no deterministic form on a GPU
+    values = steps @ (place.unsqueeze(1) >= place).float()
+    return torch.empty_like(values).scatter_(1, order, values)
+
+
+def distances(evaluation: Tensor, candidates: Tensor) -> Tensor:
+    """Squared, less a constant for each evaluation sample: enough to sort by."""
+    return torch.addmm(candidates.square().sum(dim=1), evaluation, candidates.T, alpha=-2)
+
+
+def shapley(evaluation: Samples, candidates: Samples, k: int) -> Tensor:
+    """Of features with their labels; candidates of weight 0 take no part."""
+    absent = candidates.weight == 0
+    far = distances(evaluation.x, candidates.x).masked_fill(absent, torch.inf)
+    return knn_shapley(far, (evaluation.y.unsqueeze(1) == candidates.y) & ~absent, k)
+
+
+def replaced(value: Tensor, stored: int) -> Tensor:
+    """For each newcomer, behind `stored` others, which of these it replaces; `stored`, if none.
+
+    As many as there are newcomers go, those of the lowest value; of equals the last.
+
+    >>> replaced(torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.0]), stored=3)
+    tensor([3, 1, 3])
+    """
+    gone = value.argsort(descending=True, stable=True)[stored:].sort().values
+    newcomer = torch.arange(stored, len(value), device=value.device)
+    stays = (newcomer.unsqueeze(1) != gone).all(dim=1)
+    vacant = gone.index_select(0, (stays.cumsum(0) - 1).clamp(min=0))
+    return vacant.masked_fill(~stays, stored)
+
+
+class Dealing(Filling):
+    """A memory that deals samples out evenly over its classes."""
+
+    def dealt(self, count: int) -> Tensor:
+        """So many slots in rounds: one of each class, then another of each that has more. Random
+        within a class and within a round; free slots come last."""
+        free = torch.arange(self.capacity, device=self.y.device) >= self.size
+        uniform = torch.rand(2, self.capacity, generator=self.source, device=self.y.device)
+        by_class = self.y[: self.capacity].double() + uniform[0]  # exact, so below the next class
+        by_class, order = by_class.masked_fill(free, torch.inf).sort()
+        place = torch.arange(self.capacity, device=self.y.device)
+        rank = place - torch.searchsorted(by_class, by_class.floor())
+        turn = (rank + uniform[1].double()).masked_fill(by_class == torch.inf, torch.inf)
+        return order.index_select(0, turn.topk(count, largest=False).indices)
+
+    def others(self, count: int, taken: Tensor) -> Tensor:
+        """So many random slots that are not taken."""
+        uniform = torch.rand(self.capacity, generator=self.source, device=self.y.device)
+        return uniform.index_fill(0, taken, torch.inf).topk(count, largest=False).indices
+
+
+@method(
+    "aser",
+    paper="Shim et al., Online Class-Incremental Continual Learning with Adversarial Shapley Value",
+    year=2021,
+)
+@dataclass(kw_only=True, eq=False)
+class ASER(Learner):
+    """Adversarial Shapley value experience replay.
+
+    Parameters
+    ----------
+    memory
+        How many samples are kept.
+    replay
+        How many of them are trained with each stream batch.
+    pool
+        Out of how many candidates they are chosen, and by how many samples these are valued.
+    neighbours
+        K, how many neighbours vote.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> *_, last = onepass.evaluate(onepass.ASER(memory=100, seed=0), stream)
+    >>> last.accuracy > 65
+    True
+    """
+
+    memory: int = 1000
+    replay: int = 64
+    pool: int = 200
+    neighbours: int = 3
+
+    store: Dealing = field(init=False, repr=False)
+    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
+    parts: ClassVar[tuple[str, ...]] = ("store",)
+    presets: ClassVar[dict[str, Preset]] = {
+        "official": Preset(
+            {
+                "optimizer": "sgd",
+                "lr": 0.1,
+                "weight_decay": 0.0,
+                "augment": "none",
+                "replay": 10,
+                "pool": 200,
+                "neighbours": 3,
+            },
+            "the authors' configuration for CIFAR100 (RaptorMai/online-continual-learning, "
+            "config_CVPR/agent/aser): n_s = 2 of each of 100 classes",
+        )
+    }
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("memory", self.memory >= 2, "at least 2")
+        self.require("replay", self.replay >= 1, "at least 1")
+        self.require("pool", self.pool >= self.replay, f"at least {self.replay} (replay)")
+        self.require("neighbours", self.neighbours >= 1, "at least 1")
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.store = Dealing(self.memory, shape, dtype, self.generators["draws"])
+
+    @property
+    def half(self) -> int:
+        """Each of two disjoint draws has the pool's size, or half of the memory."""
+        return min(self.pool, self.memory // 2)
+
+    @property
+    def eligible(self) -> int:
+        """Candidates for replay: no fewer than are replayed, if one is left to value them by."""
+        return max(self.half, min(self.replay, self.memory - 1))
+
+    def passes(self, batch: int) -> Passes:
+        judges = min(self.half, self.memory - self.eligible)
+        scored = self.eligible + judges + 2 * self.half + 2 * batch
+        return Passes((batch + self.replay) * self.copies, scored)
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        output = self.forward(stream.then(self.retrieve(stream)))
+        loss = cross_entropy(*output, among=self.seen)
+        self.descend(loss)
+        self.update(stream)
+        return Step(loss.detach(), {}, (output.detach(),))
+
+    def retrieve(self, stream: Samples) -> Samples:
+        """Those of the highest adversarial Shapley value; random ones until the memory is full."""
+        slots = self.store.dealt(min(self.eligible + self.half, self.memory))
+        candidates, evaluation, new = self.features(slots, self.eligible, stream)
+        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)
+        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)
+        count = min(self.replay, len(helps))
+        best = slots.index_select(0, (helps - intrudes).topk(count).indices)
+
+        place = torch.arange(self.replay, device=self.where)
+        random, genuine = self.store.slots(self.replay)
+        full = self.store.size >= self.memory
+        slots = torch.where(full, best.index_select(0, place % count), random)
+        return self.store.at(slots, torch.where(full, place < count, genuine), fallback=stream)
+
+    def update(self, stream: Samples) -> None:
+        """Free slots are filled; who finds none may replace a memory sample of lower value."""
+        waits = self.store.size + torch.arange(len(stream.y), device=self.where) >= self.memory
+        self.store.add(stream.x, stream.y)
+        judges = self.store.dealt(self.half)
+        slots = self.store.others(self.half, judges)
+        evaluation, stored, new = self.features(torch.cat([judges, slots]), self.half, stream)
+        candidates = stored.then(new._replace(weight=waits.float()))
+        values = shapley(evaluation.then(new), candidates, self.neighbours)
+        heard = F.pad((waits & self.is_rare(stream.y)).float(), (self.half, 0), value=1.0)
+        value = (heard @ values).masked_fill(candidates.weight == 0, -torch.inf)
+        loser = replaced(value, stored=self.half)
+        places = F.pad(slots, (0, 1), value=self.memory).index_select(0, loser)
+        self.store.write(places, stream.x, stream.y)
+
+    def is_rare(self, y: Tensor) -> Tensor:
+        """Whether a class's share of the full memory is below U(0, 1 / classes)."""
+        share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
+        uniform = torch.rand(1, generator=self.generators["draws"], device=self.where)
+        return share < uniform / self.seen.sum()
+
+    def features(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
+        """Of the first so many slots, of the others, and of the stream batch, in one forward."""
+        x = torch.cat([self.store.x.index_select(0, slots), stream.x])
+        y = torch.cat([self.store.y.index_select(0, slots), stream.y])
+        with torch.no_grad(), evaluating(self.model):
+            features = self.model.features(self.views.normalise(x)).float()
+        whole = Samples(features, y, torch.ones_like(y, dtype=torch.float32))
+        return whole.cut(first, len(slots) - first, len(stream.y))

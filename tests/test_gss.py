@@ -1,0 +1,382 @@
+"""GSS against its rules: closed forms, frequencies, and plain loops over autograd."""
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import onepass
+from onepass.errors import InputError
+from onepass.methods import gss as module
+from onepass.methods.gss import GSS, Scored, cosines, replacing
+from onepass.parts import Samples
+
+
+def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+    y = torch.tensor(labels)
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
+
+
+def batches(count: int, size: int = 10, classes: int = 4) -> list[tuple[Tensor, Tensor]]:
+    source = torch.Generator().manual_seed(99)
+    labels = torch.randint(classes, (count, size), generator=source).tolist()
+    return [batch(one, seed) for seed, one in enumerate(labels)]
+
+
+class Small(nn.Module):
+    """A net with BatchNorm, whose statistics scoring must not move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def small_net() -> nn.Module:
+    kept = torch.get_rng_state()
+    torch.manual_seed(3)
+    net = Small()
+    torch.set_rng_state(kept)
+    return net
+
+
+def learner(**settings: object) -> GSS:
+    defaults = {
+        "net": small_net(),
+        "memory": 25,
+        "replay": 8,
+        "subsets": 3,
+        "subset_size": 4,
+        "device": "cpu",
+        "seed": 5,
+    }
+    return GSS(**{**defaults, **settings})
+
+
+def taught(count: int, **settings: object) -> GSS:
+    made = learner(**settings)
+    for x, y in batches(count):
+        made.learn(x, y)
+    return made
+
+
+def as_samples(given: GSS, x: Tensor, y: Tensor) -> Samples:
+    rows = torch.tensor([given.book.row_of[label] for label in y.tolist()])
+    return Samples(x, rows, torch.ones(len(y)))
+
+
+# ---- cosines
+
+
+def vectors(given: dict[str, Tensor]) -> list[Tensor]:
+    rows = range(len(next(iter(given.values()))))
+    return [torch.cat([one[row].flatten() for one in given.values()]).double() for row in rows]
+
+
+def random_gradients(count: int, seed: int) -> dict[str, Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    return {
+        "a": torch.randn(count, 3, 2, 2, generator=source),
+        "b": torch.randn(count, 5, generator=source),
+    }
+
+
+def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean():
+    singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
+    rows = vectors(singles)
+    rows.append(torch.stack(rows).mean(dim=0))
+    expected = [
+        [float(torch.dot(one, other) / (one.norm() * other.norm())) for other in vectors(subsets)]
+        for one in rows
+    ]
+    assert torch.allclose(cosines(singles, subsets), torch.tensor(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e6])
+def test_cosines_do_not_depend_on_the_scale_of_the_loss(scale):
+    singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
+    scaled = {name: scale * one for name, one in singles.items()}
+    assert torch.allclose(cosines(scaled, subsets), cosines(singles, subsets), atol=1e-6)
+
+
+def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_gradient():
+    singles = random_gradients(4, 0)
+    singles = {name: torch.cat([one, 0 * one[:1]]) for name, one in singles.items()}
+    opposite = {name: -one for name, one in singles.items()}
+    for other, sign in ((singles, 1), (opposite, -1)):
+        found = cosines(singles, other)
+        assert found.abs().max() <= 1
+        assert torch.allclose(found[:4, :4].diagonal(), torch.full((4,), float(sign)))
+        assert not found[4].any() and not found[:, 4].any()
+
+
+# ---- who replaces whom
+
+
+def test_the_probability_of_replacing():
+    pairs = {(0, 0): 0.5, (1, -1): 1.0, (-1, 0.3): 0.0, (-1, -1): 0.0, (0.5, 0.25): 1.5 / 2.75}
+    for (victim, new), expected in pairs.items():
+        found = replacing(torch.tensor(float(victim)), torch.tensor(float(new)))
+        assert float(found) == pytest.approx(expected)
+
+
+def scored(scores: list[float], seed: int = 0, room: int = 0) -> Scored:
+    """A memory with these scores; sample i is of class i and all i."""
+    source = torch.Generator().manual_seed(seed)
+    fields = {"score": torch.zeros(())}
+    store = Scored(len(scores) + room, (2,), torch.float32, source, fields)
+    y = torch.arange(len(scores))
+    store.add(y.view(-1, 1).expand(-1, 2).float(), y, score=torch.tensor(scores))
+    return store
+
+
+def in_order(weights: list[float], picks: tuple[int, ...]) -> float:
+    """The probability to draw these in this order, without replacement."""
+    left, probability = sum(weights), 1.0
+    for pick in picks:
+        probability *= weights[pick] / left
+        left -= weights[pick]
+    return probability
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_victims_are_drawn_in_proportion_to_the_score_above_the_lowest(count):
+    scores = [0.1, -0.5, 0.9, 0.3]
+    weights = [score - min(scores) for score in scores]
+    store, draws = scored(scores), 4000
+    found = Counter(tuple(store.victims(count).tolist()) for _ in range(draws))
+    for picks in itertools.permutations((0, 2, 3), count):
+        expected = in_order(weights, picks)
+        spread = math.sqrt(expected * (1 - expected) / draws)
+        assert abs(found[picks] / draws - expected) < 5 * spread
+    assert all(1 not in picks for picks in found)
+
+
+def test_equal_scores_make_equal_victims():
+    store, draws = scored([0.1] * 4), 2000
+    found = Counter(slot for _ in range(draws) for slot in store.victims(2).tolist())
+    assert set(found) == {0, 1, 2, 3}
+    assert all(abs(times / draws - 0.5) < 0.06 for times in found.values())
+
+
+def test_where_too_few_can_be_victims_the_rest_is_the_scratch_row():
+    assert sorted(scored([0.2, 0.2, 0.2, 0.7]).victims(3).tolist()) == [3, 4, 4]
+    assert scored([0.7] + [0.2] * 30).victims(3).tolist() == [0, 31, 31]
+    assert sorted(scored([0.2, 0.2]).victims(5).tolist()) == [0, 1, 2, 2, 2]
+
+
+def test_a_rejected_sample_in_the_scratch_row_is_no_victim():
+    store = scored([0.1, 0.2, 0.3])
+    store.fields["score"][-1] = 0.9
+    found = {slot for _ in range(50) for slot in store.victims(1).tolist()}
+    assert found == {1, 2}
+
+
+NEWCOMERS = torch.full((3, 2), 70.0), torch.tensor([7, 8, 9])
+YES, NO = torch.tensor(True), torch.tensor(False)
+
+
+@pytest.mark.parametrize(
+    ("scores", "new", "diverse", "room"),
+    [
+        ([1.0] * 5, -1.0, NO, 0),
+        ([1.0] * 5, -1.0, YES, 1),
+        ([-1.0] * 5, 0.0, YES, 0),
+        ([-1.0] * 5, -1.0, YES, 0),
+    ],
+    ids=["similar batch", "free slots", "most diverse victims", "all at minus one"],
+)
+def test_nothing_is_exchanged(scores, new, diverse, room):
+    store = scored(scores, room=room)
+    before = store.state_dict()
+    store.exchange(*NEWCOMERS, torch.full((3,), new), diverse)
+    after = store.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_redundant_victim_always_goes_and_the_newcomer_leaves_its_score():
+    store = scored([1.0] * 5)
+    store.exchange(*NEWCOMERS, torch.tensor([-1.0, -1.0, -1.0]), YES)
+    new = store.y[:5] >= 7
+    assert sorted(store.y[:5][new].tolist()) == [7, 8, 9]
+    assert torch.equal(store.fields["score"][:5], torch.where(new, -1.0, 1.0))
+    assert torch.equal(store.x[:5, 0] == 70, new)
+
+
+def test_exchanges_happen_as_often_as_the_scores_say():
+    scores, new, times, draws = [0.6] * 5, -0.2, 0, 3000
+    store = scored(scores)
+    for _ in range(draws):
+        store.fields["score"].fill_(0.6)
+        store.y.zero_()
+        store.exchange(NEWCOMERS[0][:1], NEWCOMERS[1][:1], torch.tensor([new]), YES)
+        times += int((store.y[:5] == 7).sum())
+    assert abs(times / draws - 1.6 / (1.6 + 0.8)) < 0.04
+
+
+# ---- scores
+
+
+def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
+    """Of the mean cross-entropy over the seen rows, by autograd, as one vector."""
+    logits = given.model(given.views.normalise(x))[:, given.seen]
+    found = torch.autograd.grad(F.cross_entropy(logits, y), given.trained, allow_unused=True)
+    whole = [
+        torch.zeros_like(one) if part is None else part
+        for one, part in zip(given.trained, found, strict=True)
+    ]
+    return torch.cat([part.flatten() for part in whole]).double()
+
+
+def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[float], float]:
+    """c_i and c: subset by subset, sample by sample."""
+    given.model.eval()
+    subsets = []
+    for first in range(0, len(slots), given.subset_size):
+        subset = slots[first : first + given.subset_size]
+        subsets.append(naive_gradient(given, given.store.x[subset], given.store.y[subset]))
+
+    def best(x: Tensor, y: Tensor) -> float:
+        own = naive_gradient(given, x, y)
+        return max(float(F.cosine_similarity(own, other, dim=0)) for other in subsets)
+
+    each = [best(stream.x[i : i + 1], stream.y[i : i + 1]) for i in range(len(stream.y))]
+    whole = best(stream.x, stream.y)
+    given.model.train()
+    return each, whole
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"memory": 10},
+        {"memory": 3},
+        {"memory": 200, "subsets": 20},
+        {"mean": (0.5,), "std": (2.0,)},
+        {"head": "frozen"},
+    ],
+    ids=["plain", "subsets run short", "less than one subset", "filling", "normalised", "frozen"],
+)
+def test_scores_are_those_of_plain_loops(settings):
+    given = taught(5, **settings)
+    stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
+    state = given.generators["draws"].get_state()
+    slots, genuine = given.store.slots(given.subsets * given.subset_size)
+    drawn = [slot for slot, real in zip(slots.tolist(), genuine.tolist(), strict=True) if real]
+    assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
+    given.generators["draws"].set_state(state)
+    score, diverse = given.scores_of(stream)
+    expected, whole = naive_scores(given, drawn, stream)
+    assert torch.allclose(score, torch.tensor(expected), atol=1e-5)
+    assert bool(diverse) == (whole < 0)
+
+
+def test_both_kinds_of_batches_occur_and_are_told_apart():
+    given = taught(8)
+    kinds = set()
+    for seed in range(12):
+        stream = as_samples(given, *batch([seed % 4] * 3, seed=seed))
+        state = given.generators["draws"].get_state()
+        slots, _ = given.store.slots(12)
+        given.generators["draws"].set_state(state)
+        _, diverse = given.scores_of(stream)
+        _, whole = naive_scores(given, slots.tolist(), stream)
+        assert bool(diverse) == (whole < 0)
+        kinds.add(bool(diverse))
+    assert kinds == {True, False}
+
+
+def test_scoring_moves_no_statistics_and_needs_no_augmentation():
+    source = onepass.ClassIncremental(onepass.load("synthetic", shape=(3, 8, 8)), tasks=2)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    given = learner(net=net)
+    for index in range(3):
+        given.learn(*source.batch(index))
+    x, y = source.batch(3)
+    found = []
+    for seed in (1, 2):
+        given.generators["augmentation"].manual_seed(seed)
+        given.generators["draws"].manual_seed(0)
+        before = given.params_sha256()
+        found.append(given.scores_of(as_samples(given, x, y))[0])
+        assert given.params_sha256() == before
+    assert torch.equal(*found)
+    assert all(module.training for module in given.model.modules())
+
+
+# ---- whole steps
+
+
+def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
+    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.3)
+    given, stream = learner(memory=25), batches(3)
+    for x, y in stream:
+        given.learn(x, y)
+    assert int(given.store.size) == 25
+    assert torch.equal(given.store.x[:25], torch.cat([x for x, _ in stream])[:25])
+    expected = torch.tensor([0.1] * 10 + [-0.3] * 15)  # the first batch has nothing to be like
+    assert torch.allclose(given.store.fields["score"][:25], expected)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.4])
+def test_a_similar_batch_never_changes_a_full_memory(monkeypatch, value):
+    given = taught(3)
+    before = given.store.state_dict()
+    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 + value)
+    weights = given.params_sha256()
+    for x, y in batches(8):
+        given.learn(x, y)
+    after = given.store.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert given.params_sha256() != weights
+
+
+def test_a_diverse_batch_changes_a_full_memory(monkeypatch):
+    given = taught(3)
+    before = given.store.x.clone()
+    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.1)
+    x, y = batch([0] * 10, seed=50)
+    given.learn(x, y)
+    changed = (given.store.x[:25] != before[:25]).any(dim=1)
+    assert 0 < int(changed.sum()) <= 10
+    assert all((row == x).all(dim=1).any() for row in given.store.x[:25][changed])
+    assert torch.allclose(given.store.fields["score"][:25][changed], torch.tensor(-0.1))
+
+
+def test_while_all_is_kept_and_replayed_it_trains_as_er_does():
+    settings = {"net": "mlp", "memory": 60, "replay": 64, "seed": 1, "device": "cpu"}
+    ours, er = GSS(**settings), onepass.ER(**settings)
+    for x, y in batches(5):
+        ours.learn(x, y)
+        er.learn(x, y)
+    for one, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory", [1, 4, 30])
+def test_short_batches_and_a_single_class(memory):
+    given = learner(memory=memory, net="mlp")
+    for labels in ([0], [0, 0], [0] * 10, [0], [0, 1], [1] * 12, [2]):
+        loss = given.learn(*batch(labels)).loss
+        assert torch.isfinite(loss)
+        assert torch.isfinite(given.store.fields["score"]).all()
+    assert int(given.store.size) == min(memory, 29)
+
+
+@pytest.mark.parametrize(("mirror", "trained"), [(False, 74 + 110), (True, 148 + 110)])
+def test_the_cost(mirror, trained):
+    assert GSS(mirror=mirror).passes(10) == (trained, 0)
+
+
+@pytest.mark.parametrize("name", ["memory", "replay", "subsets", "subset_size"])
+def test_bad_settings_are_refused(name):
+    with pytest.raises(InputError, match=name):
+        GSS(**{name: 0})

@@ -1,0 +1,362 @@
+"""Rainbow-rt: what is kept of the candidates, and that replay is of what was kept."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from onepass.errors import InputError
+from onepass.methods.rainbow_rt import RainbowRT, diverse
+from onepass.saved import open_learner
+
+PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+
+
+class Recorder(nn.Module):
+    """Features that are the inputs, and a note of every batch: its first features, and whether the
+    net was training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[tuple[list[int], bool]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches.append((x.flatten(1)[:, 0].long().tolist(), self.training))
+        return 1e-4 * x.flatten(1)
+
+
+def rainbow(**settings: object) -> RainbowRT:
+    small = {"memory": 12, "replay": 8, "device": "cpu", "net": Recorder(), "lr": 1e-6}
+    return RainbowRT(**{**small, **settings})
+
+
+class Numbered:
+    """A learner on samples that are their own place in the stream."""
+
+    def __init__(self, **settings: object) -> None:
+        self.learner = rainbow(**settings)
+        self.label_of: list[int] = []
+
+    def learn(self, labels: list[int]) -> list[int]:
+        """What was replayed, genuinely."""
+        numbers = torch.arange(len(labels)) + len(self.label_of)
+        self.label_of += labels
+        step = self.learner.learn(numbers.float().unsqueeze(1), labels)
+        (output,) = step.outputs
+        seen, _ = self.learner.model.body.batches[-1]
+        genuine = [number for number, weight in zip(seen, output.weight, strict=True) if weight]
+        assert genuine[: len(labels)] == numbers.tolist()
+        return genuine[len(labels) :]
+
+    def task(self, labels: list[int], batches: int = 6) -> list[list[int]]:
+        replayed = [self.learn(labels) for _ in range(batches)]
+        self.learner.end_task()
+        return replayed
+
+    def held(self) -> list[int]:
+        store = self.learner.store
+        numbers = store.x[: int(store.size), 0].long().tolist()
+        rows = store.y[: int(store.size)].tolist()
+        names = [self.learner.classes[row] for row in rows]
+        assert names == [self.label_of[number] for number in numbers]
+        return numbers
+
+    def counts(self) -> Counter:
+        return Counter(self.label_of[number] for number in self.held())
+
+
+# ---- what is kept of a class
+
+
+def by_plain_lists(labels: list[int], uncertainty: list[float], quota: int) -> set[int]:
+    kept = set()
+    for label in set(labels):
+        members = [place for place, one in enumerate(labels) if one == label]
+        members.sort(key=lambda place: uncertainty[place])
+        if len(members) > quota:
+            members = members[:: len(members) // quota][:quota] if quota else []
+        kept |= set(members)
+    return kept
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 11)), max_size=60), st.integers(0, 15))
+def test_every_so_manieth_of_a_class_by_uncertainty_is_kept(candidates, quota):
+    labels, votes = [label for label, _ in candidates], [vote / 12 for _, vote in candidates]
+    chosen = diverse(torch.tensor(labels, dtype=torch.int64), torch.tensor(votes), quota)
+    assert set(chosen.nonzero().flatten().tolist()) == by_plain_lists(labels, votes, quota)
+
+
+@pytest.mark.parametrize(
+    ("count", "quota", "expected"),
+    [(6, 2, [0, 3]), (7, 2, [0, 3]), (5, 2, [0, 2]), (5, 3, [0, 1, 2]), (2, 3, [0, 1])],
+)
+def test_of_sorted_candidates_a_stride_is_kept(count, quota, expected):
+    sure_first = torch.arange(count) / 12
+    chosen = diverse(torch.zeros(count).long(), sure_first, quota)
+    assert chosen.nonzero().flatten().tolist() == expected
+    unsure_first = diverse(torch.zeros(count).long(), sure_first.flip(0), quota)
+    assert unsure_first.flip(0).nonzero().flatten().tolist() == expected
+
+
+def test_with_equal_uncertainty_it_is_a_stride_over_the_order_of_each_class():
+    y = torch.tensor([0, 1] * 6)
+    assert diverse(y, torch.full((12,), 0.25), 3).nonzero().flatten().tolist() == [0, 1, 4, 5, 8, 9]
+
+
+# ---- uncertainty
+
+
+class Votes(nn.Module):
+    """Takes each sample in turn for the classes that it lists, one for each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            self.calls += 1
+        wanted = x[:, (self.calls - 1) % 12].long()
+        return 20 * F.one_hot(wanted, 12).float()
+
+
+def test_uncertainty_is_the_share_of_copies_outside_the_most_frequent_class():
+    learner = rainbow(net=Votes(), lr=1e-12)
+    every = torch.tensor([[2.0] * 12, list(range(12)), [0, 1] * 6, [3] * 9 + [1] * 3])
+    learner.learn(every[[0] * 12], list(range(12)))
+    with torch.no_grad():  # the class that a feature stands for
+        learner.model.head.weight[:12] = torch.eye(12)
+        learner.model.head.bias.zero_()
+    found = learner.uncertainty(every)
+    assert found.tolist() == pytest.approx([0, 11 / 12, 6 / 12, 3 / 12])
+    assert learner.spent == {"task ends": (0, 48)}
+
+
+def test_rows_without_a_class_get_no_votes():
+    learner = rainbow(net=Votes(), lr=1e-12)
+    learner.learn(torch.zeros(2, 12), [0, 1])
+    with torch.no_grad():
+        learner.model.head.bias[2:] = 100.0
+    assert not learner.votes(torch.zeros(3, 12))[:, 2:].any()
+
+
+def test_candidates_are_scored_in_pieces_in_evaluation_mode_and_in_twelve_views(monkeypatch):
+    monkeypatch.setattr("onepass.methods.rainbow_rt.SCORED_AT_ONCE", 5)
+    learner = rainbow()
+    learner.learn(torch.zeros(3, 1), [0, 1, 0])
+    learner.model.body.batches.clear()
+    learner.uncertainty(torch.arange(12.0).unsqueeze(1))
+    pieces = [list(range(5))] * 12 + [list(range(5, 10))] * 12 + [[10, 11]] * 12
+    assert learner.model.body.batches == [(piece, False) for piece in pieces]
+    assert learner.model.body.training
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_each_copy_is_augmented_anew_and_not_mirrored(mirror):
+    learner = rainbow(mirror=mirror)
+    x = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
+    learner.learn(x, [0, 1, 0, 1])
+    shown = []
+    learner.model.body.register_forward_hook(lambda module, given, result: shown.append(result))
+    learner.uncertainty(x)
+    assert [len(one) for one in shown] == [4] * 12
+    assert all(not torch.equal(shown[0], other) for other in shown[1:])
+
+
+def test_scoring_leaves_statistics_and_parameters_alone():
+    learner = rainbow(net="resnet18")
+    x = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8)
+    learner.learn(x, [0, 1] * 3)
+    before = learner.params_sha256()
+    learner.uncertainty(x)
+    learner.end_task()
+    assert learner.params_sha256() == before
+
+
+# ---- the memory
+
+
+def test_in_the_first_task_nothing_is_replayed_and_nothing_scored():
+    numbered = Numbered(candidates=36)
+    assert numbered.task([0, 1] * 3) == [[]] * 6
+    assert numbered.learner.spent == {}
+    assert numbered.counts() == {0: 6, 1: 6}
+
+
+def test_the_first_memory_is_a_random_part_of_the_task():
+    first = [Numbered(seed=seed, candidates=36) for seed in range(60)]
+    for one in first:
+        one.task([0, 1] * 3)
+    often = Counter(number for one in first for number in one.held())
+    assert len(often) == 36 and max(often.values()) < 2.2 * 60 * 12 / 36
+
+
+def test_later_tasks_replay_the_memory_and_nothing_else():
+    numbered = Numbered()
+    numbered.task([0, 1] * 3)
+    for task in range(1, 4):
+        memory = set(numbered.held())
+        numbered.learner.new_task()
+        for replayed in numbered.task([2 * task, 2 * task + 1] * 3):
+            assert len(set(replayed)) == len(replayed) == 8
+            assert set(replayed) <= memory
+
+
+def test_a_new_memory_comes_from_the_old_one_and_the_task_alone():
+    numbered = Numbered(memory=13, candidates=36)
+    old: set[int] = set()
+    for task in range(5):
+        begin = len(numbered.label_of)
+        numbered.task([2 * task, 2 * task + 1] * 3)
+        new = set(numbered.held())
+        assert new <= old | set(range(begin, len(numbered.label_of)))
+        assert len(new) == len(numbered.held()) == 13
+        quota = 13 // (2 * task + 2)
+        assert all(numbered.counts()[label] >= quota for label in range(2 * task + 2))
+        old = new
+        numbered.learner.new_task()
+
+
+def test_places_that_are_left_over_go_to_others_at_random():
+    left_over = Counter()
+    for seed in range(40):
+        numbered = Numbered(seed=seed, memory=7, candidates=20, augment="none")
+        numbered.task([0], batches=7)
+        numbered.learner.new_task()
+        numbered.task([1], batches=7)  # of each class three, and a seventh
+        assert len(numbered.held()) == 7 and {7, 9, 11} <= set(numbered.held())
+        left_over += Counter(set(numbered.held()) - {7, 9, 11} - set(range(7)))
+        assert min(numbered.counts().values()) == 3
+    assert set(left_over) == {8, 10, 12, 13}
+
+
+def test_fewer_candidates_than_places_are_all_kept():
+    numbered = Numbered(memory=50)
+    numbered.task([0, 1, 1], batches=2)
+    assert sorted(numbered.held()) == list(range(6))
+    numbered.learner.new_task()
+    assert all(len(replayed) == 6 for replayed in numbered.task([2, 2], batches=2))
+    assert sorted(numbered.held()) == list(range(10))
+
+
+def test_with_fewer_places_than_classes_the_memory_is_full_all_the_same():
+    numbered = Numbered(memory=2)
+    numbered.task([0, 1, 2, 3])
+    assert len(numbered.held()) == 2
+
+
+@pytest.mark.parametrize("candidates", [None, 5, 40])
+def test_no_more_of_the_task_is_kept_than_asked_for(candidates):
+    numbered = Numbered(candidates=candidates)
+    for begin in (0, 30):
+        for _ in range(5):
+            numbered.learn([begin, begin + 1] * 3)
+        running = numbered.learner.running
+        wanted = min(12 if candidates is None else candidates, 30)
+        assert int(running.size) == wanted
+        assert set(running.x[:wanted, 0].long().tolist()) <= set(range(begin, begin + 30))
+        numbered.learner.new_task()
+        assert int(running.size) == 0
+    assert numbered.learner.memory_bytes == (12 + (candidates or 12)) * (4 + 8)
+
+
+def test_the_cost_of_a_task_end_is_twelve_views_of_each_candidate():
+    numbered = Numbered(candidates=20)
+    for task, total in enumerate([0, 12 * 32, 2 * 12 * 32]):
+        numbered.task([2 * task, 2 * task + 1] * 3)
+        spent = numbered.learner.spent.get("task ends", (0, 0))
+        assert spent == (0, total)
+        numbered.learner.new_task()
+
+
+def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
+    def by_number(self: RainbowRT, x: Tensor) -> Tensor:
+        return x[:, 0] % 6 / 12
+
+    monkeypatch.setattr(RainbowRT, "uncertainty", by_number)
+    numbered = Numbered(memory=6, candidates=60)
+    numbered.task([0])
+    numbered.learner.new_task()
+    numbered.task([1], batches=36)  # six samples of each of six uncertainties
+    of_task = [number for number in numbered.held() if numbered.label_of[number] == 1]
+    assert sorted(number % 6 for number in of_task) == [0, 2, 4]
+
+
+def test_without_places_it_learns_and_replays_nothing():
+    numbered = Numbered(memory=0, candidates=4)
+    for label in range(3):
+        assert numbered.task([label, label]) == [[]] * 6
+        numbered.learner.new_task()
+    assert numbered.held() == [] and numbered.learner.spent == {}
+
+
+# ---- the step
+
+
+def test_the_loss_is_one_mean_over_stream_and_replay():
+    source = torch.Generator().manual_seed(0)
+    learner = rainbow(net=nn.Linear(5, 4), lr=0.01, memory=5)
+    for task in range(3):
+        for _ in range(4):
+            y = torch.randint(2, (3,), generator=source) + 2 * task
+            step = learner.learn(torch.randn(3, 5, generator=source), y)
+            (output,) = step.outputs
+            genuine = output.weight > 0
+            assert int(genuine.sum()) == 3 + min(8, int(learner.store.size))
+            logits = output.logits[genuine][:, : len(learner.classes)]
+            torch.testing.assert_close(step.loss, F.cross_entropy(logits, output.y[genuine]))
+            assert learner.passes(3) == (11, 0)
+        learner.new_task()
+
+
+def test_the_head_is_not_initialised_anew_and_trains_in_every_task():
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    learner = rainbow(net=nn.Linear(5, 4), lr=0.01)
+    for task in range(3):
+        learner.learn(x, [2 * task, 2 * task + 1] * 2)
+        head = learner.model.head.weight.detach()
+        before = head.clone()
+        learner.new_task()
+        assert torch.equal(head, before)
+        learner.learn(x, [2 * task, 2 * task + 1] * 2)
+        moved = (head - before)[: 2 * task + 2].abs().amax(dim=1)
+        assert bool((moved > 0).all()) and float(moved.max()) < 0.05
+
+
+def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
+    source = torch.Generator().manual_seed(0)
+    batches = [torch.randn(4, 5, generator=source) for _ in range(12)]
+    learner = rainbow(net="mlp", lr=1e-3, memory=6)
+    for number, x in enumerate(batches):
+        if number in (4, 8):
+            learner.new_task()
+        if number == 9:
+            learner.save(tmp_path / "learner.pt")
+        learner.learn(x, [number // 4] * 4)
+    opened = open_learner(tmp_path / "learner.pt", device="cpu")
+    for x in batches[9:]:
+        opened.learn(x, [2] * 4)
+    for one in (learner, opened):
+        one.end_task()
+    assert opened.state_sha256() == learner.state_sha256()
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"memory": -1}, "memory must be zero or more"),
+        ({"replay": 0}, "replay must be at least 1"),
+        ({"candidates": 0}, "candidates must be at least 1, or none"),
+        ({"candidates": math.inf}, "candidates must be a whole number or none"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(settings, wanted):
+    with pytest.raises(InputError, match=wanted):
+        rainbow(**settings)
