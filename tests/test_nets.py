@@ -10,6 +10,7 @@ import onepass
 from onepass import InputError, UnknownNameError, learner
 from onepass.nets import MLP, Classifier, Head, ResNet18, backbone, feature_count
 from onepass.nets.lower import lowered
+from onepass.nets.resnet import Norm
 
 
 def generator(seed=0):
@@ -301,3 +302,15 @@ def test_matrices_and_filters_are_cast_and_nothing_else():
     cast = lowered(net)
     assert set(cast) == {name for name, one in net.named_parameters() if one.ndim > 1}
     assert all(one.dtype == torch.bfloat16 for one in cast.values())
+
+
+def test_batch_norm_under_vmap_is_that_of_evaluation_also_in_mixed_precision():
+    norm = Norm(4).eval()
+    norm.running_mean.uniform_(-1, 1, generator=generator())
+    norm.running_var.uniform_(0.5, 2, generator=generator())
+    x = torch.rand(3, 5, 4, 2, 2, generator=generator())
+    alone = torch.stack([norm(batch) for batch in x])
+    torch.testing.assert_close(torch.func.vmap(norm)(x), alone)
+    low = torch.func.vmap(norm)(x.bfloat16())
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), alone, atol=0.05, rtol=0.02)
