@@ -6,6 +6,10 @@
 The plain loop does the same arithmetic as `er` without augmentation: the network on 10 new and 64
 replayed samples, two mean cross-entropies, Adam as PyTorch makes it by default, a reservoir in
 Python. Rounds alternate plain, er, gsa, plain; each line of output is one round, with the ratios.
+
+Where avalanche-lib is installed, its replay runs too, after gsa: as many new and replayed samples,
+on the plain loop's network and optimiser, with the library's own loader, reservoir and strategy.
+It changes its memory once, at the end of the timed experience, not at every step.
 """
 
 from __future__ import annotations
@@ -13,17 +17,20 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from onepass.bench import Batches, Case
 from onepass.nets import ResNet18
 from onepass.record import surroundings
 
 WARM_UP = 50
+REPLAYED = 64
 
 
 class Plain:
@@ -51,7 +58,7 @@ class Plain:
         x, y = x.to(self.where), y.to(self.where)
         both, labels, new = x, y, len(y)
         if self.seen:
-            drawn = torch.randperm(min(self.seen, self.memory), device=self.where)[:64]
+            drawn = torch.randperm(min(self.seen, self.memory), device=self.where)[:REPLAYED]
             both, labels = torch.cat([x, self.x[drawn]]), torch.cat([y, self.y[drawn]])
         logits = self.net(both.float() / 255)
         loss = F.cross_entropy(logits[:new], labels[:new])
@@ -97,6 +104,59 @@ def ours(case):
     return rate(lambda: batches.learn(learner), case)
 
 
+def avalanche_installed():
+    try:
+        import avalanche  # noqa: F401
+    except ImportError as reason:
+        print(f"avalanche-lib is not installed and is left out: {reason}", file=sys.stderr)
+        return False
+    return True
+
+
+def avalanche_replay(case):
+    """Steps per second of Avalanche's replay in an experience, after one that filled the memory
+    and one to warm up."""
+    from avalanche.benchmarks import benchmark_from_datasets
+    from avalanche.benchmarks.utils import as_classification_dataset
+    from avalanche.training.plugins import ReplayPlugin
+    from avalanche.training.storage_policy import ReservoirSamplingBuffer
+    from avalanche.training.supervised import Naive
+
+    loop, batches = Plain(case), Batches(case)
+    x, y = batches.x.cpu().float() / 255, batches.y
+
+    def experience(count):
+        chosen = torch.arange(count) % len(y)
+        samples = TensorDataset(x[chosen], y[chosen])
+        samples.targets = y[chosen].tolist()
+        return as_classification_dataset(samples)
+
+    counts = (case.memory, WARM_UP * case.batch, case.steps * case.batch)
+    stream = benchmark_from_datasets(train=[experience(count) for count in counts]).train_stream
+    replay = ReplayPlugin(
+        mem_size=case.memory,
+        batch_size=case.batch,
+        batch_size_mem=REPLAYED,
+        storage_policy=ReservoirSamplingBuffer(case.memory),
+    )
+    strategy = Naive(
+        model=loop.net,
+        optimizer=loop.optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=case.batch,
+        device=loop.where,
+        plugins=[replay],
+        evaluator=None,
+    )
+    for part in stream:
+        began = time.perf_counter()
+        strategy.train(part, drop_last=case.memory >= REPLAYED)  # every batch is a whole one
+        if case.device == "cuda":
+            torch.cuda.synchronize()
+        taken = time.perf_counter() - began
+    return case.steps / taken
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -114,8 +174,11 @@ def main():
     settings = {"augment": "none", "net": given.net}
     common = {**sizes, "settings": settings, "device": given.device, "steps": given.steps}
     er, gsa = Case("er", **common), Case("gsa", **common)
+    third = avalanche_installed()
     for number in range(given.rounds):
-        before, found, other, after = plain(er), ours(er), ours(gsa), plain(er)
+        before, found, other = plain(er), ours(er), ours(gsa)
+        theirs = avalanche_replay(er) if third else None
+        after = plain(er)
         around = (before + after) / 2
         line = {
             "round": number,
@@ -126,6 +189,8 @@ def main():
             "er_to_plain": found / around,
             "gsa_time_to_er": found / other,
         }
+        if theirs:
+            line |= {"avalanche": theirs, "avalanche_to_plain": theirs / around}
         print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -66,9 +67,8 @@ def begin() -> Iterator[Callable[..., subprocess.Popen]]:
 
     yield begin
     for child in children:
-        for pid in [child.pid, *workers(child.pid)]:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
 
 
