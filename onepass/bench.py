@@ -47,6 +47,9 @@ class Case:
 
     def learner(self) -> Learner:
         method = registry.get(self.method).learner
+        for name in ("seed", "device", "memory"):
+            if name in self.settings:
+                raise InputError(f"{name} cannot be set here: it is part of what is timed")
         chosen = method.read_settings(self.settings)
         if "memory" in method.setting_names():
             chosen["memory"] = self.memory
@@ -108,7 +111,7 @@ class Batches:
     def __init__(self, case: Case) -> None:
         source = torch.Generator().manual_seed(0)
         self.case, self.next = case, 0
-        count = case.batch * 200
+        count = case.batch * max(200, -(-FILLING // case.batch))
         x = torch.randint(256, (count, *case.shape), generator=source, dtype=torch.uint8)
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
         self.y = torch.randint(case.classes, (count,), generator=source)
@@ -144,8 +147,9 @@ def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
         )
     model = learner.model
     optimizer = optimise.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
-    inputs = torch.rand(passes.trained, *case.shape, device=where)
-    scored = torch.rand(passes.scored, *case.shape, device=where)
+    source = torch.Generator(where).manual_seed(0)
+    inputs = torch.rand(passes.trained, *case.shape, generator=source, device=where)
+    scored = torch.rand(passes.scored, *case.shape, generator=source, device=where)
     rows = torch.zeros(passes.trained, dtype=torch.int64, device=where)
 
     def step(x: Tensor, y: Tensor) -> Step:

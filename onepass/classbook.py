@@ -31,10 +31,16 @@ class ClassBook:
     def __post_init__(self) -> None:
         self.row_of = {label: row for row, label in enumerate(self.labels)}
 
+    def boundary_due(self, batch: Iterable[int]) -> bool:
+        """Whether a boundary will be inferred before this batch."""
+        silent = not self.told and self.quiet >= self.gap and self.batches > 0
+        return silent and any(label not in self.row_of for label in batch)
+
     def boundary_before(self, batch: Iterable[int]) -> bool:
         """Enters a batch's labels; says whether a boundary was inferred before it."""
-        unseen = [label for label in dict.fromkeys(batch) if label not in self.row_of]
-        inferred = bool(unseen) and not self.told and self.quiet >= self.gap and self.close_task()
+        labels = list(dict.fromkeys(batch))
+        inferred = self.boundary_due(labels) and self.close_task()
+        unseen = [label for label in labels if label not in self.row_of]
         for label in unseen:
             self.row_of[label] = len(self.labels)
             self.labels.append(label)

@@ -283,7 +283,7 @@ class Learner(Configured, ABC):
         self.check_settings()
         self.book = ClassBook(self.gap)
         self._fresh = False
-        self._ready_at: tuple[int, bool] | None = None
+        self._ready_at: tuple[int, int, bool] | None = None
 
     def check_settings(self) -> None:
         self.require("lr", self.lr > 0, "positive")
@@ -416,9 +416,9 @@ class Learner(Configured, ABC):
     def _admit(self, labels: Tensor) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
         batch, known = labels.tolist(), len(self.book.labels)
+        if self.book.boundary_due(batch):
+            self.end_task()
         if self.book.boundary_before(batch):
-            if not self.finished:
-                self.finish_task()
             self._after_boundary()
         if len(self.book.labels) > known:
             self._add_rows(known)
@@ -429,7 +429,7 @@ class Learner(Configured, ABC):
 
     def _get_ready(self) -> None:
         """Once for each state of the learner."""
-        now = (self.steps, self.finished)
+        now = (self.steps, self.task, self.finished)
         if self._ready_at != now:
             self.get_ready()
             self._ready_at = now

@@ -30,6 +30,7 @@ from onepass.job import Job, execute
 
 RUNS_ON_A_GPU = 8
 HEARTBEAT = 0.2
+MENDABLE = (OnepassError, OSError)  # by the user
 Watch = Callable[[int, Tick, int], None]
 Answer = tuple[str, Any]
 
@@ -58,21 +59,34 @@ def execute_all(
     when all have ended.
     """
     if at_once == 1:
-        for index, job in enumerate(jobs):
-
-            def tell(tick: Tick, steps: int, index: int = index) -> None:
-                watch(index, tick, steps)
-
-            yield index, execute(job, out, resume=resume, checkpoint=checkpoint, watch=tell)
+        yield from _one_by_one(jobs, out, resume, checkpoint, watch)
         return
     context = get_context("spawn")
     news = context.Queue()
     with sharing(jobs[0]), _pool(at_once, context, news) as pool:
-        pending = {
-            pool.submit(_work, index, job, out, resume, checkpoint): index
-            for index, job in enumerate(jobs)
-        }
+        with _deaf():
+            pending = {
+                pool.submit(_work, index, job, out, resume, checkpoint): index
+                for index, job in enumerate(jobs)
+            }
         yield from _collect(pending, news, watch)
+
+
+def _one_by_one(
+    jobs: Sequence[Job], out: Path, resume: bool, checkpoint: int | None, watch: Watch
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    failures: list[Exception] = []
+    for index, job in enumerate(jobs):
+
+        def tell(tick: Tick, steps: int, index: int = index) -> None:
+            watch(index, tick, steps)
+
+        try:
+            yield index, execute(job, out, resume=resume, checkpoint=checkpoint, watch=tell)
+        except (*MENDABLE, TrainingError) as problem:
+            failures.append(problem)
+    if failures:
+        raise failures[0]
 
 
 def _collect(
@@ -114,7 +128,7 @@ def _work(index: int, job: Job, out: Path, resume: bool, checkpoint: int | None)
 
     try:
         result = execute(job, out, resume=resume, checkpoint=checkpoint, watch=watch)
-    except OnepassError as problem:
+    except MENDABLE as problem:
         return "input", str(problem)
     except TrainingError as problem:
         return "training", str(problem)
@@ -147,11 +161,25 @@ def _pool(workers: int, context: Any, news: Any) -> Iterator[ProcessPoolExecutor
     try:
         yield pool
     except BaseException:
+        workers_left = list((pool._processes or {}).values())  # shutting down forgets them
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((pool._processes or {}).values()):
+        for process in workers_left:
             process.terminate()
         raise
     pool.shutdown()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Workers that start meanwhile do not hear an interrupt until `_begin` says what it means."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -163,7 +191,8 @@ def sharing(job: Job) -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory() as folder:
-        places = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
+        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        places = {name: folder for name in names if name not in os.environ}
         os.environ.update(places)
         started = subprocess.run([control, "-d"], capture_output=True, check=False).returncode == 0
         try:

@@ -39,10 +39,10 @@ def bench(
         list[str] | None, typer.Argument(help="One or more (default: er and gsa).")
     ] = None,
     memory: Annotated[
-        list[int] | None, typer.Option(help="Samples kept; repeatable (default: 1000).")
+        list[int] | None, typer.Option(min=0, help="Samples kept; repeatable (default: 1000).")
     ] = None,
     classes: Annotated[
-        list[int] | None, typer.Option(help="Classes known; repeatable (default: 100).")
+        list[int] | None, typer.Option(min=2, help="Classes known; repeatable (default: 100).")
     ] = None,
     shape: Annotated[
         str, typer.Option(help="Of a sample: channels,height,width, or features.")
