@@ -179,3 +179,20 @@ def test_an_unknown_field_is_an_error():
     (x, y), fields = stream(0, 1)
     with pytest.raises(KeyError):
         store.add(x, y, **fields, other=y)
+
+
+# ---- a group that is all the rest
+
+
+@PROPERTY
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(0, 10**6))
+def test_all_other_classes_are_drawn_like_a_mask_of_them(labels, seed):
+    """The same slots, from the same random numbers, full or not."""
+    among = torch.tensor([False, True, False, True, False])
+    drawn = []
+    for rest in (None, ~among):
+        store = Reservoir(40, (), torch.float32, torch.Generator().manual_seed(seed))
+        store.add(torch.arange(len(labels)).float(), torch.tensor(labels))
+        drawn.append(store.slots(8, (rest, among)))
+    for one, other in zip(*drawn, strict=True):
+        assert torch.equal(one, other)

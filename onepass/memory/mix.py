@@ -29,11 +29,12 @@ class Pools:
     """For each group of classes a line of samples: those of the stream batch first, in their
     order, then up to `drawn` of the group's from the memory.
 
-    `groups` are masks over the head's rows; each class of the stream batch is in one of them.
+    `groups` are masks over the head's rows, one of them perhaps None for all other classes; each
+    class of the stream batch is in one of them.
     """
 
     def __init__(
-        self, store: Store, stream: Samples, groups: Sequence[Tensor], drawn: Sequence[int]
+        self, store: Store, stream: Samples, groups: Sequence[Tensor | None], drawn: Sequence[int]
     ) -> None:
         slots, genuine = store.slots(max(drawn), groups)
         for line, limit in zip(genuine, drawn, strict=True):
@@ -44,7 +45,7 @@ class Pools:
         stream_part, memory_part = number[: len(stream.y)], number[len(stream.y) :]
         stream_part = stream_part.expand(len(groups), -1)
         self._source = torch.cat([stream_part, memory_part.view_as(slots)], dim=1).flatten()
-        in_stream = torch.stack([group.index_select(0, stream.y) for group in groups])
+        in_stream = _members(groups, stream.y)
         waiting = torch.cat([in_stream, genuine], dim=1)
         self._counts = waiting.flatten().cumsum(0)
         self.in_stream, self.length = in_stream.sum(dim=1), waiting.sum(dim=1)
@@ -60,6 +61,15 @@ class Pools:
         pick = self._source.index_select(0, nth_true(self._counts, before + places.rank % cycle))
         weight = (places.counts & (places.rank < length)).float()
         return Samples(self.x.index_select(0, pick), self.y.index_select(0, pick), weight)
+
+
+def _members(groups: Sequence[Tensor | None], y: Tensor) -> Tensor:
+    """Which samples belong to each group."""
+    found = [None if group is None else group.index_select(0, y) for group in groups]
+    rest = torch.ones_like(y, dtype=torch.bool)
+    for each in found:
+        rest = rest if each is None else rest & ~each
+    return torch.stack([rest if each is None else each for each in found])
 
 
 def line(group: int, first: Tensor | int, size: int, device: torch.device) -> Places:

@@ -55,6 +55,7 @@ class Store(Part, ABC):
             for name, one in (fields or {}).items()
         }
         self.size = torch.zeros((), dtype=torch.int64, device=source.device)
+        self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=source.device)
 
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
@@ -73,17 +74,31 @@ class Store(Part, ABC):
         for name, values in fields.items():
             self.fields[name][slots] = values
 
-    def slots(self, count: int, groups: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Distinct slots drawn at random, and which of them are genuine; with groups (masks over
-        the head's rows) a row of slots for each, of samples of its classes."""
+    def slots(
+        self, count: int, groups: Sequence[Tensor | None] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Distinct slots drawn at random, and which of them are genuine; with groups a row of slots
+        for each, of samples of its classes. A group is a mask over the head's rows, or None: all
+        classes that are in no other group (cheaper than a mask of its own)."""
         if groups is None:
             return distinct(count, self.size, self.source)
-        counts = [group.int().index_select(0, self.y).cumsum(0) for group in groups]
+        counts = self._counts(groups)
         last = (self.size.view(1) - 1).clamp(min=0)
         held = torch.cat([each.index_select(0, last) for each in counts]) * (self.size > 0)
         ranks, genuine = distinct(count, held, self.source)
         slots = [nth_true(each, rank) for each, rank in zip(counts, ranks, strict=True)]
         return torch.stack(slots), genuine
+
+    def _counts(self, groups: Sequence[Tensor | None]) -> list[Tensor]:
+        """For each group, how many of its samples there are up to each slot."""
+        found = [None if group is None else self._count(group) for group in groups]
+        rest = self._upto
+        for each in found:
+            rest = rest if each is None else rest - each
+        return [rest if each is None else each for each in found]
+
+    def _count(self, group: Tensor) -> Tensor:
+        return group.int().index_select(0, self.y).cumsum(0, dtype=torch.int32)
 
     def at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
         """The samples in these slots, at weight 0 where they are not genuine; samples of the

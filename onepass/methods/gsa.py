@@ -152,10 +152,10 @@ class GSA(Learner):
     def passes(self, batch: int) -> Passes:
         return Passes(trained=(batch + self.current + self.mix) * self.copies)
 
-    def batches(self, stream: Samples, old: Tensor) -> tuple[Samples, Samples]:
+    def batches(self, stream: Samples) -> tuple[Samples, Samples]:
         """X^new and X^mix."""
         fill = self.mix if self.fill is None else self.fill
-        lines = Pools(self.store, stream, (old, self.new), drawn=(self.mix, fill))
+        lines = Pools(self.store, stream, (None, self.new), drawn=(self.mix, fill))
         n_new = share_of_new(self.mix, self.new.sum(), self.seen.sum())
         mixed = shares(self.mix - n_new, n_new, self.mix)
         if not self.current:
@@ -167,7 +167,7 @@ class GSA(Learner):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
         new, old = self.new, self.seen & ~self.new
-        batches = self.batches(stream, old)
+        batches = self.batches(stream)
         sizes = [len(batch.y) for batch in batches]
         pieces = None if self.forwards == "joint" else sizes
         output = self.forward(batches[0].then(batches[1]), pieces)

@@ -103,7 +103,7 @@ class GSAReleased(Learner):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
         new, old = self.new, self.seen & ~self.new
-        lines = Pools(self.store, stream, (old, new), drawn=(self.mix, self.current))
+        lines = Pools(self.store, stream, (None, new), drawn=(self.mix, self.current))
         n_old = self.mix * old.sum() // self.seen.sum()
         n_new = self.mix * new.sum() // self.seen.sum()
         size = len(y) + self.current
