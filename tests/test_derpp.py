@@ -355,7 +355,6 @@ def test_batchnorm_sees_the_stream_apart():
     torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
 
 
-@dataclass(kw_only=True, eq=False)
 # ---- settings
 
 

@@ -190,6 +190,8 @@ def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
 def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
     info: registry.MethodInfo, settings: dict[str, str], tmp_path: Path
 ) -> None:
+    if info.key == "gdumb":  # it begins anew for every score: few epochs, and no head to freeze
+        settings = {**settings, "epochs": "2", "head": "trained"}
     chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": True}
     job = Job(info.key, "synthetic", device="cpu", **chosen)
     whole = execute(job, tmp_path / "whole", checkpoint=10)
