@@ -41,10 +41,11 @@ unit: .venv/.test-installed  ## Tests and doctests, on all cores
 
 table: .venv/.installed  ## The README's table and picture, made anew (a minute)
 	rm -rf runs/readme
-	$(BIN)/onepass run finetune er gsa gsa-released --dataset digits --memory 100 --seeds 5 --out runs/readme
-	$(BIN)/onepass run joint --dataset digits --seeds 5 --out runs/readme
+	$(BIN)/onepass run finetune er gsa gsa-released --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme/main
+	$(BIN)/onepass run joint --dataset digits --seeds 5 --jobs auto --out runs/readme/main
+	$(BIN)/onepass run agem mir gss aser rainbow-rt er-aml er-ace gdumb scr derpp --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme/others
 	$(BIN)/onepass table runs/readme --format markdown
-	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
+	$(BIN)/onepass figure accuracy runs/readme/main -o docs/accuracy.png
 
 clean:  ## Remove what was set up and run
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -252,7 +252,7 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
         "forgetting": metrics.forgetting(a),
         "forgetting_all_tasks": metrics.forgetting_all(a),
         "mean_task_accuracy": metrics.mean_task_accuracy(a),
-        "anytime_accuracy": metrics.anytime(spaced or [last.accuracy]),
+        "anytime_accuracy": metrics.anytime(spaced) if spaced else None,
         "prequential_accuracy": last.prequential,
         "accuracy_matrix": a,
         "class_accuracy": metrics.per_class(last.correct, last.total),
