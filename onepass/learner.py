@@ -210,6 +210,10 @@ class Learner(Configured, ABC):
 
     # ---- what a step is made of
 
+    def stream(self, x: Tensor, y: Tensor) -> Samples:
+        """The stream batch: samples that all count."""
+        return Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+
     def forward(self, samples: Samples, pieces: Sequence[int] | None = None) -> Output:
         """Logits of the views of some samples, from one forward of all (one set of BatchNorm
         statistics), or from a forward for each of consecutive pieces of these sizes."""

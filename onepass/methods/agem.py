@@ -37,18 +37,17 @@ two dot products over all parameters. Kept: raw sample and label.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from onepass.learner import Learner
 from onepass.losses import cross_entropy
-from onepass.memory import Reservoir
 from onepass.nets import of_free_rows
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Preset, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 
 def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) -> list[Tensor]:
@@ -71,7 +70,7 @@ def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) ->
     boundaries="uses",
 )
 @dataclass(kw_only=True, eq=False)
-class AGEM(Learner):
+class AGEM(Replay):
     """Averaged gradient episodic memory.
 
     Parameters
@@ -88,12 +87,6 @@ class AGEM(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
-
-    store: Reservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "replay": 10, "augment": "none"},
@@ -102,19 +95,8 @@ class AGEM(Learner):
         )
     }
 
-    def check_settings(self) -> None:
-        super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
-
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
-
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.replay) * self.copies)
-
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         new = self.forward(stream)
         loss = cross_entropy(*new, among=self.seen)
         g = self.gradients(loss)

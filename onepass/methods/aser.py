@@ -198,7 +198,7 @@ class ASER(Learner):
         return Passes((batch + self.replay) * self.copies, scored)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         output = self.forward(stream.then(self.retrieve(stream)))
         loss = cross_entropy(*output, among=self.seen)
         self.descend(loss)

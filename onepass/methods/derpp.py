@@ -33,11 +33,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.learner import Learner
 from onepass.losses import cross_entropy, mean
 from onepass.memory import Reservoir, distinct
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Passes, Preset, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 
 class DarkReservoir(Reservoir):
@@ -73,7 +73,7 @@ def known_error(
     year=2020,
 )
 @dataclass(kw_only=True, eq=False)
-class DERPP(Learner):
+class DERPP(Replay):
     """Dark experience replay with labels.
 
     Parameters
@@ -92,14 +92,11 @@ class DERPP(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     alpha: float = 0.2
     beta: float = 1.0
 
     store: DarkReservoir = field(init=False, repr=False)
     keeps: ClassVar[tuple[str, ...]] = ("x", "y", "logits", "known")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -117,8 +114,6 @@ class DERPP(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
         self.require("alpha", self.alpha >= 0, "zero or more")
         self.require("beta", self.beta >= 0, "zero or more")
 
@@ -133,7 +128,7 @@ class DERPP(Learner):
         return Passes(trained=(batch + 2 * self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         slots, genuine = distinct(self.replay, self.store.size.expand(2), self.store.source)
         replay = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
         sizes = (len(y), self.replay, self.replay)

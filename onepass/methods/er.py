@@ -15,17 +15,16 @@ Cost: batch + replay images, forward and backward. Kept: raw sample and label.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from onepass.learner import Learner
 from onepass.losses import fractions, surprise
-from onepass.memory import Reservoir
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Preset, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 
 @method(
@@ -34,7 +33,7 @@ from onepass.registry import method
     year=2019,
 )
 @dataclass(kw_only=True, eq=False)
-class ER(Learner):
+class ER(Replay):
     """Experience replay.
 
     Parameters
@@ -55,14 +54,9 @@ class ER(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     forwards: Literal["joint", "separate"] = "joint"
     loss: Literal["sum", "mean"] = "sum"
 
-    store: Reservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
             {"head": "frozen", "mirror": True, "lr": 5e-4},
@@ -71,19 +65,8 @@ class ER(Learner):
         )
     }
 
-    def check_settings(self) -> None:
-        super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
-
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
-
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.replay) * self.copies)
-
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         replay = self.store.draw(self.replay, fallback=stream)
         both = stream.then(replay)
         output = self.forward(both, None if self.forwards == "joint" else (len(y), self.replay))

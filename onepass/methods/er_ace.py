@@ -23,18 +23,17 @@ Cost: batch + replay images, forward and backward. Kept: raw sample and label.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from onepass.learner import FIRST_CAPACITY, Learner
+from onepass.learner import FIRST_CAPACITY
 from onepass.losses import cross_entropy, one_hot
-from onepass.memory import Reservoir
 from onepass.nets import CosineHead, Head
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Preset, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 SCALE = 10.0
 
@@ -45,7 +44,7 @@ SCALE = 10.0
     year=2022,
 )
 @dataclass(kw_only=True, eq=False)
-class ERACE(Learner):
+class ERACE(Replay):
     """Experience replay with asymmetric cross-entropy.
 
     Parameters
@@ -64,13 +63,8 @@ class ERACE(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     classifier: Literal["linear", "cosine"] = "linear"
 
-    store: Reservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -86,24 +80,13 @@ class ERACE(Learner):
         )
     }
 
-    def check_settings(self) -> None:
-        super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
-
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
-
     def make_head(self, features: int) -> Head:
         if self.classifier == "linear":
             return super().make_head(features)
         return CosineHead(features, FIRST_CAPACITY, self.generators["initialisation"], SCALE)
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.replay) * self.copies)
-
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         replay = self.store.draw(self.replay, fallback=stream)
         sizes = (len(y), self.replay)
         first, again = self.cut(self.forward(stream.then(replay), sizes), *sizes)

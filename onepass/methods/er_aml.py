@@ -28,19 +28,19 @@ Cost: 3 batch + replay images, forward and backward. Kept: raw sample and label.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.learner import FIRST_CAPACITY, Learner
+from onepass.learner import FIRST_CAPACITY
 from onepass.losses import cross_entropy, mean
-from onepass.memory import Reservoir
 from onepass.nets import CosineHead, Head
 from onepass.parts import Passes, Preset, Samples, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 SCALE = 10.0
 BASE_TEMPERATURE = 0.07
@@ -93,7 +93,7 @@ def contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
     boundaries="uses",
 )
 @dataclass(kw_only=True, eq=False)
-class ERAML(Learner):
+class ERAML(Replay):
     """Experience replay with asymmetric metric learning.
 
     Parameters
@@ -114,14 +114,9 @@ class ERAML(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     temperature: float = 0.2
     classifier: Literal["linear", "cosine"] = "cosine"
 
-    store: Reservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -140,12 +135,7 @@ class ERAML(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
         self.require("temperature", self.temperature > 0, "positive")
-
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
 
     def make_head(self, features: int) -> Head:
         if self.classifier == "linear":
@@ -177,7 +167,7 @@ class ERAML(Learner):
         return Samples(z, samples.y.repeat(copies), samples.weight.repeat(copies))
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         partners = self.partners(stream)
         anchors = stream._replace(weight=partners.weight[: len(y)])
         replay = self.store.draw(self.replay, fallback=stream)

@@ -15,12 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from onepass.learner import Learner
 from onepass.losses import cross_entropy
-from onepass.parts import Passes, Samples, Step
+from onepass.parts import Passes, Step
 from onepass.registry import method
 
 
@@ -46,7 +45,7 @@ class Finetune(Learner):
         return Passes(trained=batch * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         new = self.forward(stream)
         loss = cross_entropy(*new, among=self.seen)
         self.descend(loss)

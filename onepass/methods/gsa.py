@@ -165,7 +165,7 @@ class GSA(Learner):
         return stream.then(replayed), batch
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         new, old = self.new, self.seen & ~self.new
         batches = self.batches(stream)
         sizes = [len(batch.y) for batch in batches]

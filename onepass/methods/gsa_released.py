@@ -33,7 +33,7 @@ from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.losses import cross_entropy, mean, surprise
 from onepass.memory import Pools, Reservoir, line, shares
-from onepass.parts import Passes, Samples, Step
+from onepass.parts import Passes, Step
 from onepass.registry import method
 
 
@@ -101,7 +101,7 @@ class GSAReleased(Learner):
         return Passes(trained=(batch + self.current + self.mix) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         new, old = self.new, self.seen & ~self.new
         lines = Pools(self.store, stream, (None, new), drawn=(self.mix, self.current))
         n_old = self.mix * old.sum() // self.seen.sum()

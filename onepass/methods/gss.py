@@ -157,7 +157,7 @@ class GSS(Learner):
         return Passes(trained + self.subsets * self.subset_size + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         replay = self.store.draw(self.replay, fallback=stream)
         output = self.forward(stream.then(replay))
         share = torch.cat([fractions(stream.weight), fractions(replay.weight)])

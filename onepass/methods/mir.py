@@ -36,18 +36,17 @@ Cost: batch + replay images, forward and backward, each on its own (BatchNorm se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from onepass.learner import Learner
 from onepass.losses import cross_entropy, surprise
-from onepass.memory import Reservoir
 from onepass.nets import after_step, logits_with
 from onepass.parts import Passes, Preset, Samples, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 
 def highest(scores: Tensor, samples: Samples, count: int) -> Samples:
@@ -67,7 +66,7 @@ def highest(scores: Tensor, samples: Samples, count: int) -> Samples:
     year=2019,
 )
 @dataclass(kw_only=True, eq=False)
-class MIR(Learner):
+class MIR(Replay):
     """Experience replay of the samples that the coming step would harm most.
 
     Parameters
@@ -87,13 +86,8 @@ class MIR(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     candidates: int = 320
 
-    store: Reservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -111,20 +105,15 @@ class MIR(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
         enough = self.candidates >= self.replay
         self.require("candidates", enough, f"at least {self.replay} (replay)")
-
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
 
     def passes(self, batch: int) -> Passes:
         trained = (batch + self.replay) * self.copies
         return Passes(trained, scored=2 * self.candidates)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         new = self.forward(stream)
         of_stream = cross_entropy(*new, among=self.seen)
         g = self.gradients(of_stream)

@@ -47,7 +47,7 @@ from onepass.learner import Learner
 from onepass.losses import cross_entropy, one_hot
 from onepass.memory import Filling, Reservoir
 from onepass.nets import evaluating
-from onepass.parts import Part, Passes, Preset, Samples, Step
+from onepass.parts import Part, Passes, Preset, Step
 from onepass.registry import method
 
 COPIES = 12
@@ -153,7 +153,7 @@ class RainbowRT(Learner):
         return Passes(trained=(batch + self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         both = stream.then(self.store.draw(self.replay, fallback=stream))
         output = self.forward(both)
         loss = cross_entropy(output.logits, output.y, output.weight, among=self.seen)

@@ -51,12 +51,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.learner import PREDICTION_BATCH, Learner
+from onepass.learner import PREDICTION_BATCH
 from onepass.losses import supervised_contrastive
 from onepass.memory import Reservoir
 from onepass.nets import NearestMean, build, evaluating
 from onepass.parts import Passes, Preset, Samples, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 PROJECTED = 128
 VIEWS = 2
@@ -70,7 +71,7 @@ REVIEW_DIVISOR = 10
     boundaries="uses",
 )
 @dataclass(kw_only=True, eq=False)
-class SCR(Learner):
+class SCR(Replay):
     """Supervised contrastive replay.
 
     Parameters
@@ -93,8 +94,6 @@ class SCR(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     temperature: float = 0.1
     first_view: Literal["plain", "augmented"] = "plain"
     review: bool = True
@@ -126,11 +125,7 @@ class SCR(Learner):
     def check_settings(self) -> None:
         super().check_settings()
         self.require("memory", self.memory >= 1, "at least 1")
-        self.require("replay", self.replay >= 1, "at least 1")
         self.require("temperature", self.temperature > 0, "positive")
-
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
 
     def modules(self, features: int) -> dict[str, nn.Module]:
         def projection() -> nn.Module:
@@ -143,7 +138,7 @@ class SCR(Learner):
         return Passes(trained=VIEWS * (batch + self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+        stream = self.stream(x, y)
         if not self.steps:  # the memory is empty; no graph is captured before the second step
             loss = torch.zeros((), device=self.where)
         else:
