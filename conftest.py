@@ -1,8 +1,13 @@
 """For every test and doctest: one thread, since bits depend on the number and tests run side by
-side; and, for documents, an empty folder to write in."""
+side; interrupts that arrive, whoever started the tests (a shell's background jobs ignore them, and
+so would every command that a test starts); and, for documents, an empty folder to write in."""
+
+import signal
 
 import pytest
 import torch
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

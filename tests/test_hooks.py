@@ -538,3 +538,26 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
     start = Tick(5, 0, seconds=7.0, scoring=3.0, capture=2.0)
     on = next(walk(learner, stream, start=start))
     assert (on.step, on.seconds, on.scoring, on.capture) == (6, 8.0, 3.0, 2.25)
+
+
+def test_a_gradient_in_another_memory_format_moves_its_parameter_all_the_same():
+    """Fused optimisers read memory in order."""
+
+    def learner():
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.fill_(0.1)
+        made = Finetune(net=net, optimizer="sgd", lr=1.0, weight_decay=0.0, device="cpu")
+        made.prepare((3, 6, 6), torch.uint8)
+        made.model.to(memory_format=torch.channels_last)
+        return made
+
+    ends = []
+    for form in (torch.channels_last, torch.contiguous_format):
+        one = learner()
+        gradients = [torch.arange(float(p.numel())).view(p.shape) for p in one.trained]
+        one.apply([g.contiguous(memory_format=form) if g.ndim == 4 else g for g in gradients])
+        ends.append(one.model.body[0].weight.detach().clone())
+    assert torch.equal(*ends)
+    assert torch.allclose(ends[0], 0.1 - torch.arange(108.0).view(4, 3, 3, 3))
