@@ -1,21 +1,28 @@
 """DER++: its three terms by plain loops, what is stored, and its limits ER and fine-tuning."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.nn.functional as F
+from replaying import (
+    BOUNDARY,
+    as_images,
+    batches,
+    naive_cross_entropy,
+    parameters,
+    small,
+    with_batchnorm,
+)
 from torch import Tensor, nn
 
 import onepass.methods.derpp as module
 from onepass import ER, Finetune
 from onepass.errors import InputError
 from onepass.methods.derpp import DERPP, known_error
-from onepass.parts import Output, Passes
+from onepass.parts import Passes
 
-BOUNDARY = "boundary"
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3], BOUNDARY, [5, 6]]
 MANY = [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35], [0, 16, 35]]
 STREAMS = {
@@ -83,82 +90,8 @@ def test_the_gradient_reaches_known_outputs_only_and_agrees_with_finite_differen
 # ---- whole steps
 
 
-class Times(nn.Module):
-    """Features that are the inputs, magnified."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x
-
-
-class WithBatchNorm(nn.Module):
-    """A net on which joint and separate forwards differ."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.layer(x)))
-
-
-def with_batchnorm() -> WithBatchNorm:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return WithBatchNorm()
-
-
 def learner_of(kind: type = DERPP, **settings: object):
-    defaults = {
-        "net": Times(),
-        "memory": 30,
-        "replay": 12,
-        "optimizer": "sgd",
-        "lr": 0.5,
-        "weight_decay": 0.0,
-        "augment": "none",
-        "device": "cpu",
-        "seed": 5,
-    }
-    if kind is Finetune:
-        del defaults["memory"], defaults["replay"]
-    return kind(**{**defaults, **settings})
-
-
-def batches(labels: list, seed: int = 0) -> Iterator:
-    source = torch.Generator().manual_seed(seed)
-    for item in labels:
-        if item == BOUNDARY:
-            yield item
-            continue
-        y = torch.tensor(item)
-        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
-
-
-def as_images(items: Iterator) -> Iterator:
-    for item in items:
-        if item == BOUNDARY:
-            yield item
-        else:
-            yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
-
-
-def parameters(learner, labels: list) -> Tensor:
-    for item in batches(labels):
-        learner.new_task() if item == BOUNDARY else learner.learn(*item)
-    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
-
-
-def cross_entropy(output: Output, among: set[int]) -> float:
-    losses = []
-    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
-        if weight:
-            losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
-    return sum(losses) / len(losses) if losses else 0.0
+    return small(kind, **settings)
 
 
 @dataclass
@@ -210,9 +143,9 @@ def check_terms(learner: DERPP, now: Followed) -> None:
     drawn = (views, stored, known, now.genuine[0])
     error = naive_error(*(part.tolist() for part in drawn), now.seen)
     expected = {
-        "stream": cross_entropy(stream, seen),
+        "stream": naive_cross_entropy(stream, seen),
         "logits": error,
-        "replay": cross_entropy(again, seen),
+        "replay": naive_cross_entropy(again, seen),
     }
     got = {name: term.item() for name, term in now.step.terms.items()}
     assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)

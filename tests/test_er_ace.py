@@ -1,21 +1,27 @@
 """ER-ACE against its equation, and against ER where the two are the same."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
-import torch.nn.functional as F
+from replaying import (
+    BOUNDARY,
+    Times,
+    batches,
+    naive_cross_entropy,
+    parameters,
+    small,
+    with_batchnorm,
+)
 from torch import Tensor, nn
 
 from onepass import ER
 from onepass.errors import InputError
 from onepass.methods.er_ace import ERACE
 from onepass.nets import CosineHead, Head
-from onepass.parts import Output, Passes
+from onepass.parts import Passes
 
-BOUNDARY = "boundary"
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4, 3, 4]]
 STREAMS = {
     "tasks": TASKS,
@@ -25,73 +31,8 @@ STREAMS = {
 }
 
 
-class Times(nn.Module):
-    """Features that are the inputs, magnified."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x
-
-
-class WithBatchNorm(nn.Module):
-    """A net on which joint and separate forwards differ."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.layer(x)))
-
-
-def with_batchnorm() -> WithBatchNorm:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return WithBatchNorm()
-
-
 def er_ace(kind: type = ERACE, **settings: object):
-    defaults = {
-        "net": Times(),
-        "memory": 30,
-        "replay": 12,
-        "optimizer": "sgd",
-        "lr": 0.5,
-        "weight_decay": 0.0,
-        "augment": "none",
-        "device": "cpu",
-        "seed": 5,
-    }
-    return kind(**{**defaults, **settings})
-
-
-def batches(labels: list, seed: int = 0) -> Iterator:
-    source = torch.Generator().manual_seed(seed)
-    for item in labels:
-        if item == BOUNDARY:
-            yield item
-            continue
-        y = torch.tensor(item)
-        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
-
-
-def parameters(learner, labels: list) -> Tensor:
-    for item in batches(labels):
-        learner.new_task() if item == BOUNDARY else learner.learn(*item)
-    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
-
-
-def naive(output: Output, among: set[int]) -> float:
-    """The mean of -log e^{o_y} / sum over `among`, by plain loops."""
-    losses = []
-    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
-        if weight:
-            losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
-    return sum(losses) / len(losses) if losses else 0.0
+    return small(kind, **settings)
 
 
 @contextmanager
@@ -127,7 +68,10 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         present = {learner.book.row_of[label] for label in item[1].tolist()}
         seen |= present
         stream, replay = step.outputs
-        expected = {"stream": naive(stream, present), "replay": naive(replay, seen)}
+        expected = {
+            "stream": naive_cross_entropy(stream, present),
+            "replay": naive_cross_entropy(replay, seen),
+        }
         assert {name: term.item() for name, term in step.terms.items()} == pytest.approx(
             expected, rel=1e-5, abs=1e-6
         )
@@ -142,7 +86,7 @@ def test_mirror_images_are_samples_like_any_other():
         stream, replay = step.outputs
         assert (len(stream.y), len(replay.y)) == (2 * len(y), 24)
         rows = {learner.book.row_of[label] for label in y.tolist()}
-        expected = naive(stream, rows) + naive(replay, {0, 1, 2})
+        expected = naive_cross_entropy(stream, rows) + naive_cross_entropy(replay, {0, 1, 2})
         assert step.loss.item() == pytest.approx(expected, rel=1e-5)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from replaying import BOUNDARY, Times, as_images, batches, naive_cross_entropy, parameters, small
 from scipy import stats
 from torch import Tensor, nn
 
@@ -16,9 +17,8 @@ from onepass.errors import InputError
 from onepass.learner import FIRST_CAPACITY
 from onepass.methods.er_aml import ERAML, choose, contrast
 from onepass.nets import CosineHead, Head
-from onepass.parts import Output, Passes, Samples
+from onepass.parts import Passes, Samples
 
-BOUNDARY = "boundary"
 FIRST_TASK = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
 TASKS = [*FIRST_TASK, BOUNDARY, [3, 4, 3, 4], [3, 4, 4], [4, 3], BOUNDARY, [5, 6, 5], [6, 5, 6, 5]]
 STREAMS = {
@@ -189,64 +189,8 @@ def test_whoever_lacks_a_partner_is_marked_and_gets_itself(batch, memory, both):
 # ---- whole steps
 
 
-class Times(nn.Module):
-    """Features that are the inputs, magnified."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x
-
-
 def learner_of(kind: type = ERAML, **settings: object):
-    defaults = {
-        "net": Times(),
-        "memory": 30,
-        "replay": 12,
-        "optimizer": "sgd",
-        "lr": 0.5,
-        "weight_decay": 0.0,
-        "augment": "none",
-        "device": "cpu",
-        "seed": 5,
-    }
-    if kind is Finetune or issubclass(kind, Finetune):
-        del defaults["memory"], defaults["replay"]
-    return kind(**{**defaults, **settings})
-
-
-def batches(labels: list, seed: int = 0) -> Iterator:
-    source = torch.Generator().manual_seed(seed)
-    for item in labels:
-        if item == BOUNDARY:
-            yield item
-            continue
-        y = torch.tensor(item)
-        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
-
-
-def as_images(items: Iterator) -> Iterator:
-    for item in items:
-        if item == BOUNDARY:
-            yield item
-        else:
-            yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
-
-
-def parameters(learner, labels: list) -> Tensor:
-    for item in batches(labels):
-        learner.new_task() if item == BOUNDARY else learner.learn(*item)
-    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
-
-
-def cross_entropy(output: Output, among: set[int]) -> float:
-    losses = []
-    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
-        if weight:
-            losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
-    return sum(losses) / len(losses) if losses else 0.0
+    return small(kind, **settings)
 
 
 @dataclass
@@ -319,7 +263,7 @@ def test_mirror_images_are_samples_like_any_other():
 def check_terms(learner: ERAML, now: Followed, copies: int) -> None:
     stream, replay = now.step.outputs
     of_stream, of_partners, _ = now.features
-    expected = cross_entropy(stream, now.seen)
+    expected = naive_cross_entropy(stream, now.seen)
     if now.contrastive:
         kept = now.partners.weight
         anchors = Samples(
@@ -329,7 +273,7 @@ def check_terms(learner: ERAML, now: Followed, copies: int) -> None:
             F.normalize(of_partners), now.partners.y.repeat(copies), kept.repeat(copies)
         )
         expected = naive(anchors, items, learner.temperature)
-    replayed = cross_entropy(replay, now.seen)
+    replayed = naive_cross_entropy(replay, now.seen)
     assert now.step.terms["stream"].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert now.step.terms["replay"].item() == pytest.approx(replayed, rel=1e-4, abs=1e-5)
     assert now.step.loss.item() == pytest.approx(expected + replayed, rel=1e-4, abs=1e-5)

@@ -1,0 +1,94 @@
+"""What the tests of the replay losses share: tiny nets, streams of vectors as lists of labels, and
+cross-entropy by plain loops."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from onepass import Finetune
+from onepass.parts import Output
+
+BOUNDARY = "boundary"
+
+
+class Times(nn.Module):
+    """Features that are the inputs, magnified."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+class WithBatchNorm(nn.Module):
+    """A net on which joint and separate forwards differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.layer(x)))
+
+
+def with_batchnorm() -> WithBatchNorm:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return WithBatchNorm()
+
+
+def small(kind: type, **settings: object):
+    """A learner whose steps can be followed by hand: plain SGD, no augmentation."""
+    defaults = {
+        "net": Times(),
+        "memory": 30,
+        "replay": 12,
+        "optimizer": "sgd",
+        "lr": 0.5,
+        "weight_decay": 0.0,
+        "augment": "none",
+        "device": "cpu",
+        "seed": 5,
+    }
+    if issubclass(kind, Finetune):
+        del defaults["memory"], defaults["replay"]
+    return kind(**{**defaults, **settings})
+
+
+def batches(labels: list, seed: int = 0) -> Iterator:
+    source = torch.Generator().manual_seed(seed)
+    for item in labels:
+        if item == BOUNDARY:
+            yield item
+            continue
+        y = torch.tensor(item)
+        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
+
+
+def as_images(items: Iterator) -> Iterator:
+    for item in items:
+        if item == BOUNDARY:
+            yield item
+        else:
+            yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
+
+
+def parameters(learner, labels: list) -> Tensor:
+    for item in batches(labels):
+        learner.new_task() if item == BOUNDARY else learner.learn(*item)
+    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+
+
+def naive_cross_entropy(output: Output, among: set[int]) -> float:
+    """The mean of -log e^{o_y} / sum over `among`."""
+    losses = []
+    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
+        if weight:
+            losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
+    return sum(losses) / len(losses) if losses else 0.0
