@@ -53,6 +53,11 @@ def test_resnet18_has_the_parameters_of_the_paper():
     assert parameters(ResNet18()) == 11_168_832
 
 
+def test_resnet18_of_width_20_has_the_1_1_million_of_the_field_with_its_100_classes():
+    head = nn.Linear(160, 100)
+    assert parameters(ResNet18(width=20)) + parameters(head) == 1_109_240
+
+
 @pytest.mark.parametrize("size", [32, 64])
 def test_resnet18_gives_512_features_at_both_sizes_of_image(size):
     body = backbone("resnet18", (3, size, size), generator())

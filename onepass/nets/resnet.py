@@ -52,15 +52,16 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """512 features by global average pooling; works for any image size from 9 pixels up."""
+    """8 x `width` features by global average pooling; works for any image size from 9 pixels up.
+    Much of the field's work with replay has a width of 20."""
 
-    def __init__(self, channels: int = 3) -> None:
+    def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-        self.norm = Norm(64)
+        self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.norm = Norm(width)
         stages = []
-        inputs = 64
-        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        inputs = width
+        for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             stages += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
             inputs = outputs
         self.stages = nn.Sequential(*stages)
