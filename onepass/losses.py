@@ -12,20 +12,22 @@ def one_hot(y: Tensor, classes: int) -> Tensor:
     return y.unsqueeze(1) == torch.arange(classes, device=y.device)
 
 
-def surprise(logits: Tensor, y: Tensor, among: Tensor, log_scale: Tensor | None = None) -> Tensor:
-    """-log of e^{o_y} / sum e^{o_c + log_scale_c} over the classes `among` and y itself.
-
-    `among` is a mask over classes, for all samples or for each. The own class always takes part,
-    unscaled, so the value is finite for any finite logits, whatever the mask and however many of
-    the scales are minus infinity.
+def surprise(logits: Tensor, y: Tensor, among: Tensor) -> Tensor:
+    """-log of e^{o_y} / sum e^{o_c} over the classes `among` (a mask) and y itself.
 
     >>> surprise(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([True, True, False]))
     tensor([0.6931])
     """
-    own = one_hot(y, logits.shape[1])
-    scaled = logits if log_scale is None else torch.where(own, logits, logits + log_scale)
-    competing = scaled.masked_fill(~(among | own), -torch.inf)
-    return F.cross_entropy(competing, y, reduction="none")
+    return surprise_against(logits, y, among.log())
+
+
+def surprise_against(logits: Tensor, y: Tensor, log_scale: Tensor) -> Tensor:
+    """-log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with scales for all samples
+    or for each. The own class takes part unscaled, so the value is finite for any finite logits,
+    however many of the scales are minus infinity.
+    """
+    others = log_scale.masked_fill(one_hot(y, logits.shape[1]), 0)
+    return F.cross_entropy(logits + others, y, reduction="none")
 
 
 def fractions(weight: Tensor) -> Tensor:

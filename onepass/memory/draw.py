@@ -51,4 +51,4 @@ def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
     tensor([1, 4])
     """
     wanted = (ranks + 1).to(counts.dtype)
-    return torch.searchsorted(counts, wanted).clamp(max=len(counts) - 1)
+    return torch.searchsorted(counts, wanted).clamp(max=counts.shape[-1] - 1)

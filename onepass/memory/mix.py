@@ -38,7 +38,8 @@ class Pools:
     ) -> None:
         slots, genuine = store.slots(max(drawn), groups)
         for line, limit in zip(genuine, drawn, strict=True):
-            line[limit:] = False
+            if limit < len(line):
+                line[limit:] = False
         self.x = torch.cat([stream.x, store.x.index_select(0, slots.flatten())])
         self.y = torch.cat([stream.y, store.y.index_select(0, slots.flatten())])
         number = torch.arange(len(self.y), device=self.y.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, ClassVar
 
 import torch
@@ -84,21 +85,23 @@ class Store(Part, ABC):
             return distinct(count, self.size, self.source)
         counts = self._counts(groups)
         last = (self.size.view(1) - 1).clamp(min=0)
-        held = torch.cat([each.index_select(0, last) for each in counts]) * (self.size > 0)
+        held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
         ranks, genuine = distinct(count, held, self.source)
-        slots = [nth_true(each, rank) for each, rank in zip(counts, ranks, strict=True)]
-        return torch.stack(slots), genuine
+        return nth_true(counts, ranks), genuine
 
-    def _counts(self, groups: Sequence[Tensor | None]) -> list[Tensor]:
+    def _counts(self, groups: Sequence[Tensor | None]) -> Tensor:
         """For each group, how many of its samples there are up to each slot."""
-        found = [None if group is None else self._count(group) for group in groups]
-        rest = self._upto
-        for each in found:
-            rest = rest if each is None else rest - each
-        return [rest if each is None else each for each in found]
+        counts = self._upto.new_empty(len(groups), len(self._upto))
+        rows = list(zip(counts, groups, strict=True))
+        others = [self._count(group, row) for row, group in rows if group is not None]
+        for row, group in rows:
+            if group is None:
+                torch.sub(self._upto, reduce(torch.add, others), out=row)
+        return counts
 
-    def _count(self, group: Tensor) -> Tensor:
-        return group.int().index_select(0, self.y).cumsum(0, dtype=torch.int32)
+    def _count(self, group: Tensor, out: Tensor) -> Tensor:
+        members = group.int().index_select(0, self.y)
+        return torch.cumsum(members, 0, dtype=torch.int32, out=out)
 
     def at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
         """The samples in these slots, at weight 0 where they are not genuine; samples of the

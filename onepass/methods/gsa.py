@@ -41,7 +41,7 @@ from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
-from onepass.losses import cross_entropy, mean, surprise
+from onepass.losses import cross_entropy, mean, surprise, surprise_against
 from onepass.memory import Pools, Reservoir, line, shares
 from onepass.parts import Output, Passes, Preset, Samples, Step
 from onepass.registry import method
@@ -61,8 +61,8 @@ def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
     """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2."""
-    w = 2 / (1 + torch.exp(-positive / negative.abs()))
-    return w.masked_fill((positive == 0) & (negative == 0), BALANCED_W)
+    w = 2 * torch.sigmoid(positive / negative.abs())
+    return w.nan_to_num(BALANCED_W)
 
 
 def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
@@ -70,14 +70,15 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
 
     A difference of logarithms, since the quotient overflows where rounding alone makes S+.
     """
-    return (negative.abs().log() - positive.log()).masked_fill(positive == 0, 0)
+    log_v = negative.abs().log() - positive.log()
+    return log_v.nan_to_num(nan=0, posinf=0, neginf=-torch.inf)
 
 
 def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:
     """Per sample, -log e^{o_y} / (sum over the other side's classes + e^{o_y}): T3 before w."""
-    opponents = torch.where(new[mixed.y].unsqueeze(1), old, new)
-    on_new_rows = log_v.masked_fill(~new, 0)
-    return surprise(mixed.logits, mixed.y, opponents, on_new_rows)
+    against_old, against_new = old.log(), new.log() + log_v
+    scales = torch.where(new[mixed.y].unsqueeze(1), against_old, against_new)
+    return surprise_against(mixed.logits, mixed.y, scales)
 
 
 @method(

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onepass.nets.parallel import at_once
+
 
 class Norm(nn.BatchNorm2d):
     """Without the count of batches, which only a cumulative average needs: counting would cost a
@@ -45,10 +47,14 @@ class Block(nn.Module):
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False), Norm(outputs)
             )
 
+    def residual(self, x: Tensor) -> Tensor:
+        hidden = F.relu(self.norm1(self.conv1(x)))
+        out: Tensor = self.norm2(self.conv2(hidden))
+        return out
+
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.norm1(self.conv1(x)))
-        out = self.norm2(self.conv2(out))
-        return F.relu(out + self.shortcut(x))
+        shortcut, residual = at_once(x, self.shortcut, self.residual)
+        return F.relu(residual + shortcut)
 
 
 class ResNet18(nn.Module):
