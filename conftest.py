@@ -1,11 +1,18 @@
 """For every test and doctest: one thread, since bits depend on the number and tests run side by
 side; interrupts that arrive, whoever started the tests (a shell's background jobs ignore them, and
-so would every command that a test starts); and, for documents, an empty folder to write in."""
+so would every command that a test starts); Triton's kernels by its interpreter, where there is no
+GPU; and, for documents, an empty folder to write in."""
 
+import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+collect_ignore = [] if find_spec("triton") else ["onepass/nets/fused_norm.py"]
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

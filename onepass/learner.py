@@ -327,7 +327,7 @@ class Learner(Configured, ABC):
             "dtype": str(self._dtype).removeprefix("torch."),
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": copy.deepcopy(self._optimizer.state_dict()["state"]),
-            "parts": {name: self._part(name).state_dict() for name in self.parts},
+            "parts": {name: state for name in self.parts if (state := self._part(name).state_dict())},
             "generators": {
                 name: {"device": source.device.type, "state": source.get_state()}
                 for name, source in self.generators.items()
@@ -344,12 +344,13 @@ class Learner(Configured, ABC):
         self.prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
         self._add_rows(0)
         self.new.copy_(state["new"])
+        self._classes_changed()
         self.model.load_state_dict(state["model"])
         self.model.head.remember()
         whole = self._optimizer.state_dict()
         self._optimizer.load_state_dict({**whole, "state": state["optimizer"]})
-        for name in self.parts:
-            self._part(name).load_state_dict(state["parts"][name])
+        for name, saved in state["parts"].items():
+            self._part(name).load_state_dict(saved)
         self._load_generators(state["generators"], state["steps"])
         self.steps = state["steps"]
         self.finished = state["finished"]
@@ -403,7 +404,7 @@ class Learner(Configured, ABC):
             self.optimizer, self.model.parameters(), self.lr, self.weight_decay
         )
         self.seen = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
-        self.new = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
+        self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
         self._engine = engine.make(
             self.engine, self.capturable, self.where, self.generators.values()
         )
@@ -445,6 +446,7 @@ class Learner(Configured, ABC):
             self.model.head.hold()
         for name in self.parts:
             self._part(name).new_task()
+        self._classes_changed()
 
     def _add_rows(self, first: int) -> None:
         """Rows from `first` up to the number of classes start to train."""
@@ -457,6 +459,12 @@ class Learner(Configured, ABC):
         head.free[born] = not (self.head == "frozen" and self.task)
         for parameter in head.trained:
             optimise.forget_rows(self._optimizer, parameter, born)
+        self._classes_changed()
+
+    def _classes_changed(self) -> None:
+        torch.logical_and(self.seen, ~self.new, out=self.old)
+        for name in self.parts:
+            self._part(name).classes_are(self.seen, self.new)
 
     def _grow(self, capacity: int) -> None:
         head = self.model.head
@@ -467,6 +475,7 @@ class Learner(Configured, ABC):
         self._engine.reset()
         self.seen = optimise.pad_rows(self.seen, extra)
         self.new = optimise.pad_rows(self.new, extra)
+        self.old = optimise.pad_rows(self.old, extra)
         for name in self.parts:
             self._part(name).grow(capacity)
 

@@ -26,7 +26,7 @@ def surprise_against(logits: Tensor, y: Tensor, log_scale: Tensor) -> Tensor:
     or for each. The own class takes part unscaled, so the value is finite for any finite logits,
     however many of the scales are minus infinity.
     """
-    others = log_scale.masked_fill(one_hot(y, logits.shape[1]), 0)
+    others = log_scale.expand_as(logits).scatter(1, y.unsqueeze(1), 0)
     return F.cross_entropy(logits + others, y, reduction="none")
 
 

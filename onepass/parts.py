@@ -39,8 +39,8 @@ class Output(NamedTuple):
 class Part:
     """A piece of a learner with tensors of its own: a memory, a table of statistics.
 
-    The learner tells its parts when the head grows and when a task ends, and saves the tensors
-    named in `tensors`; nothing else has to be written to be resumable.
+    The learner tells its parts when the head grows, when classes arrive and when a task ends, and
+    saves the tensors named in `tensors`; nothing else has to be written to be resumable.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ()
@@ -52,6 +52,10 @@ class Part:
 
     def grow(self, capacity: int) -> None:
         """The head now has this many rows."""
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        """The rows of the head that have a class, and those whose class is new since the last
+        boundary; said whenever they change."""
 
     def new_task(self) -> None:
         """What was new is old from here on."""

@@ -10,7 +10,7 @@ import onepass
 from onepass import InputError, UnknownNameError, learner
 from onepass.nets import MLP, Classifier, Head, ResNet18, backbone, feature_count
 from onepass.nets.lower import lowered
-from onepass.nets.resnet import Norm
+from onepass.nets.norm import Norm
 
 
 def generator(seed=0):

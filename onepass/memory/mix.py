@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -67,10 +68,8 @@ class Pools:
 def _members(groups: Sequence[Tensor | None], y: Tensor) -> Tensor:
     """Which samples belong to each group."""
     found = [None if group is None else group.index_select(0, y) for group in groups]
-    rest = torch.ones_like(y, dtype=torch.bool)
-    for each in found:
-        rest = rest if each is None else rest & ~each
-    return torch.stack([rest if each is None else each for each in found])
+    others = reduce(torch.logical_or, [each for each in found if each is not None])
+    return torch.stack([~others if each is None else each for each in found])
 
 
 def line(group: int, first: Tensor | int, size: int, device: torch.device) -> Places:

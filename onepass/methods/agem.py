@@ -105,7 +105,7 @@ class AGEM(Replay):
         of_memory = cross_entropy(*drawn, among=self.seen)  # 0, and r = 0, while it is empty
         r = of_free_rows(self.model, self.gradients(of_memory))
 
-        later_task = (self.seen & ~self.new).any()
+        later_task = self.old.any()
         self.apply(project(g, r, applies=later_task))
         self.store.add(x, y)
         return Step(loss.detach(), {"memory": of_memory.detach()}, (new.detach(),))

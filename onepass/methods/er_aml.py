@@ -178,7 +178,7 @@ class ERAML(Replay):
         first = self.output(self.model.on(self.model.head, of_stream), stream)
         again = self.output(self.model.on(self.model.head, of_replay), replay)
 
-        plain = (self.store.size == 0) | ~(self.seen & ~self.new).any()
+        plain = (self.store.size == 0) | ~self.old.any()
         metric = contrast(
             self.embedded(of_stream, anchors),
             self.embedded(of_partners, partners),

@@ -43,7 +43,7 @@ from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.losses import cross_entropy, mean, surprise, surprise_against
 from onepass.memory import Pools, Reservoir, line, shares
-from onepass.parts import Output, Passes, Preset, Samples, Step
+from onepass.parts import Output, Part, Passes, Preset, Samples, Step
 from onepass.registry import method
 
 BALANCED_W = 2 / (1 + math.exp(-1))
@@ -57,6 +57,21 @@ def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
     [20, 10, 7, 3]
     """
     return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
+
+
+class MixShares(Part):
+    """Which places of X^mix are for old and which for new classes. Worked out when classes arrive,
+    so that it takes no time in the step."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.size = size
+        self.places = line(0, 0, size, device)
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        n_new = share_of_new(self.size, new.sum(), seen.sum().clamp(min=1))
+        now = shares(self.size - n_new, n_new, self.size)
+        for held, value in zip(self.places, now, strict=True):
+            held.copy_(value)
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
@@ -128,8 +143,9 @@ class GSA(Learner):
 
     store: Reservoir = field(init=False, repr=False)
     balance: Balance = field(init=False, repr=False)
+    shares: MixShares = field(init=False, repr=False)
     keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store", "balance")
+    parts: ClassVar[tuple[str, ...]] = ("store", "balance", "shares")
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
             {"head": "frozen", "mirror": True, "lr": 3e-4, "current": 22},
@@ -149,6 +165,7 @@ class GSA(Learner):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
         self.balance = Balance(len(self.seen), self.where)
+        self.shares = MixShares(self.mix, self.where)
 
     def passes(self, batch: int) -> Passes:
         return Passes(trained=(batch + self.current + self.mix) * self.copies)
@@ -157,8 +174,7 @@ class GSA(Learner):
         """X^new and X^mix."""
         fill = self.mix if self.fill is None else self.fill
         lines = Pools(self.store, stream, (None, self.new), drawn=(self.mix, fill))
-        n_new = share_of_new(self.mix, self.new.sum(), self.seen.sum())
-        mixed = shares(self.mix - n_new, n_new, self.mix)
+        mixed = self.shares.places
         if not self.current:
             return stream, lines.take(mixed)
         current = line(1, lines.in_stream[1], self.current, self.where)
@@ -167,7 +183,7 @@ class GSA(Learner):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
-        new, old = self.new, self.seen & ~self.new
+        new, old = self.new, self.old
         batches = self.batches(stream)
         sizes = [len(batch.y) for batch in batches]
         pieces = None if self.forwards == "joint" else sizes

@@ -102,7 +102,7 @@ class GSAReleased(Learner):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
-        new, old = self.new, self.seen & ~self.new
+        new, old = self.new, self.old
         lines = Pools(self.store, stream, (None, new), drawn=(self.mix, self.current))
         n_old = self.mix * old.sum() // self.seen.sum()
         n_new = self.mix * new.sum() // self.seen.sum()

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from onepass.nets.head import Head
 from onepass.nets.lower import lowered
+from onepass.nets.per_sample import in_vmap
 
 Precision = Literal["fp32", "bf16"]
 
@@ -30,8 +31,7 @@ class Classifier(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """What the backbone gives, in the dtype of its arithmetic."""
-        in_vmap = torch._C._functorch.is_functorch_wrapped_tensor(x)  # which knows no channels-last
-        if x.is_cuda and x.ndim == 4 and not in_vmap:
+        if x.is_cuda and x.ndim == 4 and not in_vmap(x):  # vmap knows no channels-last
             x = x.contiguous(memory_format=torch.channels_last)
         with self._arithmetic(x):
             features: Tensor = self.body(x)

@@ -8,6 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from onepass.nets.per_sample import in_vmap
+
 Function = Callable[[Tensor], Tensor]
 
 
@@ -15,7 +17,7 @@ def at_once(x: Tensor, aside: Function, main: Function) -> tuple[Tensor, Tensor]
     """aside(x) and main(x), and later their gradients, at the same time in a captured step: kernels
     of small batches leave most of a GPU idle. Otherwise one after the other, since an eager step
     waits for the host and not for the GPU."""
-    if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if in_vmap(x) or not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return aside(x), main(x)
     line, branch = torch.cuda.current_stream(x.device), _branch(x.device)
     branch.wait_stream(line)

@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onepass.nets.norm import Norm
 from onepass.nets.parallel import at_once
-
-
-class Norm(nn.BatchNorm2d):
-    """Without the count of batches, which only a cumulative average needs: counting would cost a
-    kernel for each of the twenty layers at every step. In evaluation mode it also works under vmap
-    in mixed precision, where torch's own does not."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels)
-        self.num_batches_tracked = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training or not torch._C._functorch.is_functorch_wrapped_tensor(x):
-            return super().forward(x)
-        assert self.running_mean is not None and self.running_var is not None
-        scale = self.weight * (self.running_var + self.eps).rsqrt()
-        shift = self.bias - self.running_mean * scale
-        return (x * scale[:, None, None] + shift[:, None, None]).to(x.dtype)
-
-    def reset_running_stats(self) -> None:
-        assert self.running_mean is not None and self.running_var is not None
-        self.running_mean.zero_()
-        self.running_var.fill_(1)
 
 
 class Block(nn.Module):
@@ -47,14 +23,13 @@ class Block(nn.Module):
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False), Norm(outputs)
             )
 
-    def residual(self, x: Tensor) -> Tensor:
-        hidden = F.relu(self.norm1(self.conv1(x)))
-        out: Tensor = self.norm2(self.conv2(hidden))
+    def main(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv2(self.norm1(self.conv1(x), relu=True))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut, residual = at_once(x, self.shortcut, self.residual)
-        return F.relu(residual + shortcut)
+        shortcut, out = at_once(x, self.shortcut, self.main)
+        return self.norm2(out, plus=shortcut, relu=True)  # type: ignore[no-any-return]
 
 
 class ResNet18(nn.Module):
@@ -73,5 +48,5 @@ class ResNet18(nn.Module):
         self.stages = nn.Sequential(*stages)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.stages(F.relu(self.norm(self.stem(x))))
+        out: Tensor = self.stages(self.norm(self.stem(x), relu=True))
         return out.mean(dim=(2, 3))

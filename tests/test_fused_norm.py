@@ -1,0 +1,117 @@
+"""BatchNorm with what follows it: torch's own and our kernels say the same. Without a GPU the
+kernels run in Triton's interpreter, on the host."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from onepass.nets.norm import Norm
+
+pytest.importorskip("triton")
+
+from onepass.nets import fused_norm
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SHAPES = [(2, 1, 1, 1), (10, 64, 4, 4), (3, 20, 5, 5), (1, 33, 7, 3), (9, 40, 6, 6)]
+
+
+def images(shape, seed, mean=0.0, dtype=torch.float32):
+    source = torch.Generator().manual_seed(seed)
+    drawn = mean + 3 * torch.randn(shape, generator=source)
+    return drawn.to(DEVICE, dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+def a_norm(channels):
+    """Weights of both signs, and running statistics that are not those of a beginning."""
+    source = torch.Generator().manual_seed(5)
+    norm = Norm(channels)
+    for tensor in (norm.weight, norm.bias, norm.running_mean):
+        nn.init.normal_(tensor, generator=source)
+    nn.init.uniform_(norm.running_var, 0.5, 2, generator=source)
+    return norm.to(DEVICE)
+
+
+def by_kernels(norm, x, plus, relu):
+    running = (norm.running_mean, norm.running_var)
+    weights = (norm.weight, norm.bias)
+    return fused_norm.norm_relu(x, plus, *weights, running, norm.momentum, norm.eps, relu)
+
+
+def by_torch(norm, x, plus, relu):
+    """In double precision."""
+    mean, var = norm.running_mean.double(), norm.running_var.double()
+    weights = (norm.weight.double(), norm.bias.double())
+    out = F.batch_norm(x.double(), mean, var, *weights, True, norm.momentum, norm.eps)
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(var)
+    out = out if plus is None else out + plus
+    return F.relu(out) if relu else out
+
+
+def everything(way, shape, add, relu, mean, dtype=torch.float32):
+    """Output, gradients of all that has one, and the statistics that are left behind."""
+    norm = a_norm(shape[1])
+    x = images(shape, 1, mean, dtype)
+    plus = images(shape, 2, dtype=dtype) if add else None
+    out = way(norm, x, plus, relu)
+    asked = [one for one in (x, plus, norm.weight, norm.bias) if one is not None]
+    pull = images(shape, 3, dtype=dtype).detach().to(out.dtype)
+    found = torch.autograd.grad(out, asked, pull)
+    return [one.double() for one in (out, *found, norm.running_mean, norm.running_var)]
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("add", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_kernels_give_what_torch_gives_in_double_precision(shape, add, relu):
+    got = everything(by_kernels, shape, add, relu, mean=0.0)
+    expected = everything(by_torch, shape, add, relu, mean=0.0)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-5)
+
+
+def test_a_mean_a_thousand_times_the_spread_costs_few_digits():
+    got = everything(by_kernels, (9, 40, 6, 6), True, True, mean=3000.0)
+    expected = everything(by_torch, (9, 40, 6, 6), True, True, mean=3000.0)
+    torch.testing.assert_close(got[0], expected[0], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(got[-1], expected[-1], rtol=1e-4, atol=0)
+
+
+def test_in_bfloat16_only_the_results_are_rounded():
+    got = everything(by_kernels, (9, 40, 6, 6), True, True, 0.0, torch.bfloat16)
+    expected = everything(by_torch, (9, 40, 6, 6), True, True, 0.0, torch.bfloat16)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=2**-7, atol=2e-3)  # it may round towards zero
+    for one, other in zip(got[-2:], expected[-2:], strict=True):  # fp32, not rounded at all
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_many_parts_are_put_together_as_few_are(monkeypatch):
+    shape = (9, 40, 6, 6)
+    several = everything(by_kernels, shape, True, True, mean=1.0)
+    monkeypatch.setattr(fused_norm, "FEWEST_PIXELS", 10**6)
+    one_part = everything(by_kernels, shape, True, True, mean=1.0)
+    for one, other in zip(several, one_part, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-5)
+
+
+def test_more_pixels_than_a_program_reads_at_a_time(monkeypatch):
+    monkeypatch.setattr(fused_norm, "PIXELS", 16)
+    got = everything(by_kernels, (9, 40, 6, 6), True, True, mean=0.0)
+    expected = everything(by_torch, (9, 40, 6, 6), True, True, mean=0.0)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_module_adds_and_cuts_off_what_is_negative(training):
+    norm, plus = a_norm(8).train(training), images((5, 8, 3, 3), 2)
+    x = images((5, 8, 3, 3), 1)
+    before = norm.running_mean.clone()
+    normed = nn.BatchNorm2d.forward(norm, x)
+    norm.running_mean.copy_(before)
+    assert torch.equal(norm(x), normed)
+    assert torch.equal(norm(x, relu=True), F.relu(normed))
+    assert torch.equal(norm(x, plus=plus, relu=True), F.relu(normed + plus))
+    assert torch.equal(norm(x, plus=plus), normed + plus)
