@@ -318,6 +318,7 @@ class Learner(Configured, ABC):
         """Everything that learning changes."""
         if not self.steps:
             return {"steps": 0, "book": self.book.state_dict()}
+        parts = {name: self._part(name).state_dict() for name in self.parts}
         return {
             "steps": self.steps,
             "book": self.book.state_dict(),
@@ -327,7 +328,7 @@ class Learner(Configured, ABC):
             "dtype": str(self._dtype).removeprefix("torch."),
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": copy.deepcopy(self._optimizer.state_dict()["state"]),
-            "parts": {name: state for name in self.parts if (state := self._part(name).state_dict())},
+            "parts": {name: part for name, part in parts.items() if part},
             "generators": {
                 name: {"device": source.device.type, "state": source.get_state()}
                 for name, source in self.generators.items()
