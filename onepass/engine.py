@@ -34,16 +34,17 @@ class Eager:
 
 
 class Graph:
-    """Captures the step after a few eager ones and replays it for every batch of the same size;
-    batches of another size run eagerly. Captured generators go on where they were, so the numbers
-    drawn are those of the eager step."""
+    """Captures the step when a few batches of one size have come in a row, and replays it for every
+    batch of that size; others run eagerly. Captured generators go on where they were, so the
+    numbers drawn are those of the eager step."""
 
     def __init__(self, generators: Iterable[torch.Generator]) -> None:
         self.generators = [one for one in generators if one.device.type == "cuda"]
         self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self.warm = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.x: Tensor | None = None
+        self.x = self.y = torch.empty(0)
+        self.size = torch.Size()
+        self.row = 0
         self.capture_seconds = 0.0
 
     def reset(self) -> None:
@@ -51,30 +52,30 @@ class Graph:
         self.graph = None
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        if self.x is None:
+        if self.graph is None or x.shape != self.x.shape:
+            self.row = self.row + 1 if x.shape == self.size else 1
+            self.size = x.shape
+            if self.row <= WARM_UP:
+                return self._eagerly(step, x, y)
+            self.graph = None
             self.x, self.y = x.clone(), y.clone()
-        if x.shape != self.x.shape or self.warm < WARM_UP:
-            return self._eagerly(step, x, y)
+            self.graph = self._capture(step, self.x, self.y)
         self.x.copy_(x)
         self.y.copy_(y)
-        if self.graph is None:
-            self._capture(step, self.x, self.y)
-        assert self.graph is not None
         self.graph.replay()
         loss, *terms = self.reported.clone()
         return Step(loss, dict(zip(self.step.terms, terms, strict=True)), self.step.outputs)
 
     def _eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """On a stream of its own, as capture asks of what it will capture."""
-        self.warm += 1
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             done = step(x, y)
         torch.cuda.current_stream().wait_stream(self.side)
         return done
 
-    def _capture(self, step: StepFunction, x: Tensor, y: Tensor) -> None:
-        """Records the step without running it."""
+    def _capture(self, step: StepFunction, x: Tensor, y: Tensor) -> torch.cuda.CUDAGraph:
+        """Records the step on these tensors without running it."""
         torch.cuda.synchronize()
         began = time.perf_counter()
         graph = torch.cuda.CUDAGraph()
@@ -83,8 +84,8 @@ class Graph:
         with torch.cuda.graph(graph, stream=self.side):
             self.step = step(x, y)
             self.reported = torch.stack([self.step.loss, *self.step.terms.values()])
-        self.graph = graph
         self.capture_seconds += time.perf_counter() - began
+        return graph
 
 
 def make(
