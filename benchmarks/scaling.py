@@ -82,7 +82,7 @@ def draw(points, path):
                 )
         panel.set_xlabel(label)
         panel.set_xscale("linear" if axis == "steps" else "log")
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.1 * panel.get_ylim()[1])
     panels[0].set_ylabel("milliseconds a step")
     panels[1].legend(frameon=False, fontsize=8)
     figure.tight_layout()
