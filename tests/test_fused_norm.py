@@ -104,6 +104,16 @@ def test_more_pixels_than_a_program_reads_at_a_time(monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-5)
 
 
+def test_what_is_added_and_what_pulls_may_lie_otherwise_in_memory():
+    norm, x = a_norm(8), images((5, 8, 3, 3), 1)
+    plus, pull = (images((5, 8, 3, 3), seed).detach().contiguous() for seed in (2, 3))
+    plus.requires_grad_()
+    expected = torch.autograd.grad(by_torch(norm, x, plus, True), (x, plus), pull.double())
+    got = torch.autograd.grad(by_kernels(norm, x, plus, True), (x, plus), pull)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-5)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_module_adds_and_cuts_off_what_is_negative(training):
     norm, plus = a_norm(8).train(training), images((5, 8, 3, 3), 2)

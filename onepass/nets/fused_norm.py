@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 CHANNELS = 32  # of a program
 PIXELS = 128  # read at a time
@@ -213,6 +214,7 @@ class _NormReLU(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, mean, scale = ctx.saved_tensors
         plan, sizes = ctx.plan, {"PIXELS": PIXELS, "CHANNELS": CHANNELS, "num_warps": WARPS}
@@ -242,7 +244,9 @@ def norm_relu(
     eps: float,
     relu: bool,
 ) -> Tensor:
-    """relu(batch norm of x + plus), where there is a `plus` and `relu` is asked for. The running
-    mean and variance move. Images are channels-last."""
+    """relu(batch norm of x + plus), where there is a `plus` and `relu` is asked for, of images that
+    are channels-last. The running mean and variance move."""
+    if plus is not None:
+        plus = plus.contiguous(memory_format=torch.channels_last)
     arguments = (x, plus, weight, bias, running, momentum, eps, relu)
     return _NormReLU.apply(*arguments)  # type: ignore[no-any-return]
