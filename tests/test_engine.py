@@ -62,7 +62,7 @@ def run(engine, sizes):
             engine.reset()
             continue
         x = torch.arange(size) + float(number)
-        done = engine.run(step, x, torch.ones(size))
+        done = engine.run(step, x, torch.full((size,), 2.0 + number))
         found.append((done.loss.item(), done.terms["rows"].item()))
     return found
 

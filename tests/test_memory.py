@@ -397,6 +397,17 @@ def test_a_line_has_its_groups_samples_of_the_stream_in_order_and_then_those_of_
 
 
 @PROPERTY
+@given(streams, memories, limits, st.integers(0, 10**6))
+def test_a_line_of_all_other_classes_is_that_of_their_mask(stream, kept, drawn, seed):
+    first, _, third = MASKS
+    store = filled(kept, capacity=12, seed=seed)
+    rest = Pools(store, negative(stream), (first, None, third), drawn)
+    named = pools(stream, kept, drawn, seed)
+    for group in range(3):
+        assert taken(rest, group) == taken(named, group)
+
+
+@PROPERTY
 @given(
     streams,
     memories,

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import onepass
@@ -64,6 +65,44 @@ def test_resnet18_gives_512_features_at_both_sizes_of_image(size):
     features = body(torch.rand(2, 3, size, size, generator=generator()))
     assert features.shape == (2, 512)
     assert features.isfinite().all()
+
+
+def by_the_paper(weights, x):
+    """ResNet18's forward in training, from its weights (He et al., figure 5, left)."""
+
+    def norm(x, name):
+        scale, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        var, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0, keepdim=True)
+        return (x - mean) / (var + 1e-5).sqrt() * scale[:, None, None] + shift[:, None, None]
+
+    def conv(x, name, stride=1):
+        filters = weights[f"{name}.weight"]
+        return F.conv2d(x, filters, stride=stride, padding=filters.shape[2] // 2)
+
+    x = norm(conv(x, "stem"), "norm").clamp(min=0)
+    for number in range(8):
+        block, stride = f"stages.{number}", 2 if number in (2, 4, 6) else 1
+        hidden = norm(conv(x, f"{block}.conv1", stride), f"{block}.norm1").clamp(min=0)
+        residual = norm(conv(hidden, f"{block}.conv2"), f"{block}.norm2")
+        if stride == 2:
+            x = norm(conv(x, f"{block}.shortcut.0", stride), f"{block}.shortcut.1")
+        x = (x + residual).clamp(min=0)
+    return x.mean(dim=(2, 3))
+
+
+def test_resnet18_computes_what_its_paper_draws():
+    net = ResNet18(width=6).double()
+    for name, parameter in net.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, generator=generator())
+    x = torch.randn(4, 3, 16, 16, generator=generator(), dtype=torch.float64)
+    expected = by_the_paper(dict(net.named_parameters()), x)
+    torch.testing.assert_close(net(x), expected)
+    pulls = torch.randn(expected.shape, generator=generator(1), dtype=torch.float64)
+    asked = list(net.parameters())
+    got = torch.autograd.grad(net(x), asked, pulls)
+    for one, other in zip(got, torch.autograd.grad(expected, asked, pulls), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
 
 
 def test_resnet18_takes_greyscale_images():
