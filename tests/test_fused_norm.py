@@ -1,14 +1,18 @@
 """BatchNorm with what follows it: torch's own and our kernels say the same. Without a GPU the
 kernels run in Triton's interpreter, on the host."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from onepass.nets import norm as norm_module
 from onepass.nets.norm import Norm
 
-pytest.importorskip("triton")
+if sys.platform != "linux":
+    pytest.skip("Triton is for Linux", allow_module_level=True)
 
 from onepass.nets import fused_norm
 
@@ -125,3 +129,55 @@ def test_the_module_adds_and_cuts_off_what_is_negative(training):
     assert torch.equal(norm(x, relu=True), F.relu(normed))
     assert torch.equal(norm(x, plus=plus, relu=True), F.relu(normed + plus))
     assert torch.equal(norm(x, plus=plus), normed + plus)
+
+
+# ---- the module's choice between the two
+
+
+@pytest.fixture
+def asked_anew():
+    norm_module._triton_works.cache_clear()
+    yield
+    norm_module._triton_works.cache_clear()
+
+
+@pytest.mark.parametrize("add", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+def test_the_module_gives_its_kernels_what_it_gives_torch(monkeypatch, add, relu):
+    found = []
+    for fused in (False, True):
+        monkeypatch.setattr(norm_module, "_fusable", lambda x, fused=fused: fused)
+        norm, x = a_norm(8), images((5, 8, 3, 3), 1)
+        norm.momentum, norm.eps = 0.3, 0.1
+        out = norm(x, images((5, 8, 3, 3), 2) if add else None, relu)
+        name = type(out.grad_fn).__name__
+        assert ("NormReLU" in name) == fused
+        found.append((out, norm.running_mean, norm.running_var))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_in_evaluation_the_kernels_have_no_part(monkeypatch):
+    monkeypatch.setattr(norm_module, "_fusable", lambda x: True)
+    norm, x = a_norm(8).eval(), images((5, 8, 3, 3), 1)
+    before = norm.running_mean.clone()
+    assert "NormReLU" not in type(norm(x).grad_fn).__name__
+    assert torch.equal(norm.running_mean, before)
+
+
+def test_triton_works_here(asked_anew):
+    assert norm_module._triton_works(torch.device(DEVICE))
+
+
+def test_without_triton_torch_does_it(asked_anew, monkeypatch):
+    monkeypatch.setattr(norm_module, "find_spec", lambda name: None)
+    assert not norm_module._triton_works(torch.device(DEVICE))
+
+
+def test_where_triton_fails_torch_does_it_and_says_why(asked_anew, monkeypatch):
+    def fail(*arguments, **more):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(fused_norm, "norm_relu", fail)
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert not norm_module._triton_works(torch.device(DEVICE))
