@@ -350,8 +350,8 @@ class Learner(Configured, ABC):
         self.model.head.remember()
         whole = self._optimizer.state_dict()
         self._optimizer.load_state_dict({**whole, "state": state["optimizer"]})
-        for name, saved in state["parts"].items():
-            self._part(name).load_state_dict(saved)
+        for name in self.parts:
+            self._part(name).load_state_dict(state["parts"].get(name, {}))
         self._load_generators(state["generators"], state["steps"])
         self.steps = state["steps"]
         self.finished = state["finished"]

@@ -75,7 +75,8 @@ class MixShares(Part):
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
-    """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2."""
+    """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2, and that of balance
+    where both sums are 0."""
     w = 2 * torch.sigmoid(positive / negative.abs())
     return w.nan_to_num(BALANCED_W)
 

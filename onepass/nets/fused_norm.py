@@ -24,8 +24,8 @@ from torch.autograd.function import once_differentiable
 CHANNELS = 32  # of a program
 PIXELS = 128  # read at a time
 PROGRAMS = 256  # about two for each multiprocessor of a large GPU
-MOST_PARTS = 128
-FEWEST_PIXELS = 32
+MOST_PARTS = 128  # that the second kernel reads at once
+FEWEST_PIXELS = 32  # of a program
 WARPS = 8
 
 
