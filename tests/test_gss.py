@@ -99,11 +99,26 @@ def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean():
     assert torch.allclose(cosines(singles, subsets), torch.tensor(expected), atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e6])
-def test_cosines_do_not_depend_on_the_scale_of_the_loss(scale):
+@pytest.mark.parametrize("of_subsets", [1e-30, 1.0, 1e25])
+@pytest.mark.parametrize("of_singles", [1e-30, 1e-12, 1e-3, 1e25])
+def test_cosines_do_not_depend_on_the_scale_of_the_loss(of_singles, of_subsets):
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
-    scaled = {name: scale * one for name, one in singles.items()}
-    assert torch.allclose(cosines(scaled, subsets), cosines(singles, subsets), atol=1e-6)
+    scaled = [
+        {name: scale * one for name, one in given.items()}
+        for scale, given in ((of_singles, singles), (of_subsets, subsets))
+    ]
+    assert torch.allclose(cosines(*scaled), cosines(singles, subsets), atol=1e-6)
+
+
+def test_a_sample_that_hardly_pulls_hardly_moves_the_mean():
+    singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
+    one_is_tiny = {name: one.clone() for name, one in singles.items()}
+    for one in one_is_tiny.values():
+        one[2] *= 1e-25
+    rest = {name: one[[0, 1, 3]] for name, one in singles.items()}
+    found = cosines(one_is_tiny, subsets)
+    assert torch.allclose(found[-1], cosines(rest, subsets)[-1], atol=1e-6)
+    assert torch.allclose(found[2], cosines(singles, subsets)[2], atol=1e-6)
 
 
 def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_gradient():

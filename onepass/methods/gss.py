@@ -26,8 +26,8 @@ Departures: one step on both batches together (a joint forward, the sum of two m
 here; the authors' code takes two optimiser steps, one on each batch, and ten such rounds a batch.
 It knows no augmentation; its softmax has all classes of the data set.
 Cost: batch + replay images, and n subsets + batch single images for the gradients of the update,
-all forward and backward; room for n + batch gradient vectors (ResNet18: 20 x 11.2 M floats,
-0.9 GB). Kept: raw sample, label, score.
+all forward and backward; room for twice n + batch gradient vectors (ResNet18: 40 x 11.2 M floats,
+1.8 GB). Kept: raw sample, label, score.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from onepass.registry import method
 
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny
+LEAST_EXPONENT = -120  # its power of 2 has an inverse in fp32
 
 
 def inner(first: Gradients, second: Gradients) -> Tensor:
@@ -56,12 +57,29 @@ def inner(first: Gradients, second: Gradients) -> Tensor:
     return torch.stack([one @ other.T for one, other in pairs]).sum(dim=0)
 
 
+def magnitude(gradients: Gradients) -> Tensor:
+    """The exponent of each one's largest entry."""
+    largest = [one.flatten(1).abs().amax(dim=1) for one in gradients.values()]
+    return torch.frexp(torch.stack(largest).amax(dim=0)).exponent.clamp(min=LEAST_EXPONENT)
+
+
+def without(magnitude: Tensor, gradients: Gradients) -> Gradients:
+    """Divided by these powers of 2, so that squares of the tiniest gradients do not vanish."""
+    return {
+        name: torch.ldexp(one, -magnitude.view(-1, *[1] * (one.ndim - 1)))
+        for name, one in gradients.items()
+    }
+
+
 def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
     """(samples + 1, subsets): of each sample's gradient, and, last, of their mean, which is that of
     the whole batch; 0 where a gradient vanishes."""
+    size = magnitude(singles)
+    singles, subsets = without(size, singles), without(magnitude(subsets), subsets)
+    share = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())
     products, own = inner(singles, subsets), inner(singles, singles)
-    products = torch.cat([products, products.mean(dim=0, keepdim=True)])
-    squared = torch.cat([own.diagonal(), own.mean().view(1)]).clamp(min=0)
+    products = torch.cat([products, (share @ products).unsqueeze(0)])
+    squared = torch.cat([own.diagonal(), (share @ own @ share).view(1)]).clamp(min=0)
     lengths = torch.outer(squared.sqrt(), inner(subsets, subsets).diagonal().sqrt())
     return (products / lengths.clamp(min=TINY)).clamp(-1, 1)
 
