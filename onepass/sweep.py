@@ -161,10 +161,9 @@ def _pool(workers: int, context: Any, news: Any) -> Iterator[ProcessPoolExecutor
     try:
         yield pool
     except BaseException:
-        workers_left = list((pool._processes or {}).values())  # shutting down forgets them
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in workers_left:
+        for process in list((pool._processes or {}).values()):  # shutting down would forget them
             process.terminate()
+        pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
 

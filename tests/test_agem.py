@@ -336,3 +336,21 @@ def test_the_official_preset_learns():
     learner = AGEM.configured(**official, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
+
+
+def test_both_forwards_move_batchnorms_statistics():
+    linear = nn.Linear(naive.FEATURES, 8)
+    linear.weight.data.copy_(naive.vectors(8) / 2)
+    linear.bias.data.zero_()
+    learner = agem(net=nn.Sequential(linear, nn.BatchNorm1d(8), nn.ReLU()), lr=0.1)
+    naive.teach(learner, "tasks")
+    linear, norm = learner.model.body[0], learner.model.body[1]
+    trained = naive.recorded(learner, "forward")
+    weight, bias = linear.weight.detach().clone(), linear.bias.detach().clone()
+    expected = norm.running_mean.clone()
+    learner.learn(naive.vectors(4), torch.tensor([5, 6, 6, 5]))
+    assert len(trained) == 2
+    for some, _ in trained:
+        features = some.x @ weight.T + bias
+        expected = 0.9 * expected + 0.1 * features.mean(dim=0)
+    torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)

@@ -408,6 +408,32 @@ class Normed(nn.Module):
         return self.norm(x)
 
 
+def test_batchnorm_sees_stream_and_replay_together():
+    settings = {"memory": 100, "replay": 64, "seed": 1, "device": "cpu", "lr": 0.01}
+    apart = []
+    for forwards in ("joint", "separate"):
+        ours = ASER(**settings, net=Normed())
+        er = onepass.ER(**settings, net=Normed(), loss="mean", forwards=forwards)
+        for x, y in batches(6):
+            ours.learn(x, y)
+            er.learn(x, y)
+        apart.append(
+            (ours.model.body.norm.running_var - er.model.body.norm.running_var).abs().max()
+        )
+    joint, separate = apart
+    assert joint < 1e-4 < 1e-3 < separate
+
+
+def test_the_memory_is_judged_after_the_step(monkeypatch):
+    given, stepped, judged = learner(), [], []
+    descend, update = given.descend, given.update
+    monkeypatch.setattr(given, "descend", lambda loss: (descend(loss), stepped.append(1)))
+    monkeypatch.setattr(given, "update", lambda own: (judged.append(len(stepped)), update(own)))
+    for x, y in batches(3):
+        given.learn(x, y)
+    assert judged == [1, 2, 3]
+
+
 def test_scoring_moves_no_statistics_and_needs_no_augmentation():
     given = taught(6, net=Normed())
     stream, before = as_samples(given, *batch([0, 1])), given.params_sha256()

@@ -217,6 +217,14 @@ class CountsTooLittle(ER):
         return Passes(trained=batch)
 
 
+@breaks("the_memory_holds_raw_samples")
+class StoresMirrorImages(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        self.store.x.copy_(self.store.x.flip(-1))
+        return done
+
+
 class Diary(Part):
     def __init__(self):
         self.pages = []

@@ -90,3 +90,59 @@ def test_every_preset_names_its_source_and_builds(info):
         assert preset.source.strip()
         assert preset.settings
         info.learner.configured(**preset.settings)
+
+
+SGD = {"optimizer": "sgd", "weight_decay": 0.0}
+PLAIN = {**SGD, "lr": 0.1, "replay": 10, "augment": "none"}
+COSINE = {**PLAIN, "classifier": "cosine"}
+OFFICIAL = {
+    "agem": PLAIN,
+    "mir": {**PLAIN, "candidates": 50},
+    "gss": {**PLAIN, "lr": 0.01},
+    "aser": {**PLAIN, "pool": 200, "neighbours": 3},
+    "rainbow-rt": {"optimizer": "nesterov", "lr": 0.05, "weight_decay": 1e-4, "replay": 10},
+    "er-aml": {**COSINE, "temperature": 0.2},
+    "er-ace": COSINE,
+    "gdumb": {
+        "optimizer": "sgd",
+        "lr": 0.05,
+        "weight_decay": 1e-6,
+        "epochs": 256,
+        "fit_batch": 16,
+        "cutmix": 0.5,
+        "mirror": True,
+    },
+    "scr": {**SGD, "lr": 0.1, "replay": 100, "temperature": 0.1, "augment": "contrastive"},
+    "derpp": {**SGD, "lr": 0.03, "replay": 32, "alpha": 0.1, "beta": 0.5},
+}
+COMMON = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 1e-4, "augment": "crop-grey"}
+DEFAULTS = {
+    "er": {"replay": 64},
+    "agem": {"replay": 64},
+    "mir": {"replay": 64, "candidates": 320},
+    "gss": {"replay": 64, "subsets": 10, "subset_size": 10},
+    "aser": {"replay": 64, "pool": 200, "neighbours": 3},
+    "rainbow-rt": {"replay": 64},
+    "er-aml": {"replay": 64, "temperature": 0.2, "classifier": "cosine"},
+    "er-ace": {"replay": 64, "classifier": "linear"},
+    "scr": {"replay": 64, "temperature": 0.1, "review": True},
+    "derpp": {"replay": 64, "alpha": 0.2, "beta": 1.0},
+    "gsa": {"mix": 64, "current": 0},
+    "gdumb": {"optimizer": "sgd", "lr": 0.05, "weight_decay": 1e-6, "epochs": 256, "fit_batch": 16},
+}
+
+
+def test_official_presets_are_those_of_their_sources():
+    found = {
+        info.key: info.learner.presets["official"].settings
+        for info in registry.methods()
+        if "official" in info.learner.presets
+    }
+    assert found == OFFICIAL
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_defaults_are_the_comparable_setting(key):
+    expected = {**COMMON, **DEFAULTS[key]}
+    params = registry.get(key).learner().get_params()
+    assert {name: params[name] for name in expected} == expected

@@ -102,6 +102,7 @@ class Followed:
     x: Tensor
     slots: Tensor
     genuine: Tensor
+    stored: Tensor
     logits: Tensor
     known: Tensor
     seen: int
@@ -127,9 +128,10 @@ def followed(monkeypatch):
             if store is None:
                 learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
                 store = learner.store
-            logits, known = store.fields["logits"].clone(), store.fields["known"].clone()
+            kept = (store.x, store.fields["logits"], store.fields["known"])
+            before = [one.clone() for one in kept]
             step = learner.learn(*item)
-            yield Followed(step, item[0], *drawn[-1], logits, known, len(learner.classes))
+            yield Followed(step, item[0], *drawn[-1], *before, len(learner.classes))
 
     real = module.distinct
     return follow
@@ -242,6 +244,25 @@ def test_the_two_draws_are_independent_and_each_without_repetition(followed):
             assert len(first) == len(second) == 10
             common.append(len(first & second))
     assert sum(common) / len(common) == pytest.approx(2.5, abs=0.4)  # 10 * 10 / 40
+
+
+def test_each_draw_goes_into_a_forward_of_its_own(followed):
+    forwarded = []
+
+    class Watched(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            forwarded.append(x)
+            return x
+
+    compared = 0
+    for now in followed(learner_of(net=Watched(), memory=40, replay=10), batches([[0, 1, 2]] * 9)):
+        stream, *drawn = forwarded[-3:]
+        assert torch.equal(stream, now.x)
+        if now.genuine.all():
+            compared += 1
+            for images, slots in zip(drawn, now.slots, strict=True):
+                assert torch.equal(images, now.stored[slots])
+    assert compared > 3
 
 
 # ---- limits

@@ -161,6 +161,19 @@ def test_the_loss_of_a_mixed_batch_weighs_both_labels_by_their_pixels():
     torch.testing.assert_close(loss, sum(terms).detach() / 7)
 
 
+def test_the_fit_trains_on_augmented_images():
+    x, y = images(9)
+    learner = taught(x, y, cutmix=0.0, memory=9, fit_batch=9)
+    fit = Fit(learner, (3, 8, 8))
+    state, net, slots = fit.draws.get_state(), copy.deepcopy(fit.net), torch.arange(9)
+    loss = fit.step(slots, torch.ones(9)).loss
+    fit.draws.set_state(state)
+    of_views = F.cross_entropy(net(fit.views(learner.store.x[:9])), learner.store.y[:9])
+    plain = F.cross_entropy(net(fit.views.plain(learner.store.x[:9])), learner.store.y[:9])
+    torch.testing.assert_close(loss, of_views.detach())
+    assert abs(loss - plain.detach()) > 1e-3
+
+
 @pytest.mark.parametrize(("channels", "settings"), [(1, {}), (3, {"cutmix": 0.0})])
 def test_grey_images_and_a_probability_of_0_are_not_mixed(channels, settings, monkeypatch):
     monkeypatch.setattr("onepass.methods.gdumb.cutmix", None)

@@ -330,6 +330,37 @@ def test_scoring_moves_no_statistics_and_needs_no_augmentation():
 # ---- whole steps
 
 
+def test_batchnorm_sees_stream_and_replay_together():
+    """With a memory that keeps everything, and all of it replayed, it is ER."""
+    both = []
+    settings = {"memory": 200, "replay": 200, "lr": 0.1, "optimizer": "sgd", "augment": "none"}
+    for forwards in ("joint", "separate"):
+        er = onepass.ER(net=small_net(), device="cpu", seed=5, forwards=forwards, **settings)
+        ours = learner(**settings)
+        for x, y in batches(6):
+            er.learn(x, y)
+            ours.learn(x, y)
+        pairs = zip(ours.model.parameters(), er.model.parameters(), strict=True)
+        both.append(max(float((one - other).abs().max()) for one, other in pairs))
+    joint, separate = both
+    assert joint < 1e-4 < 1e-3 < separate
+
+
+def test_gradients_are_compared_after_the_step(monkeypatch):
+    given, stepped, compared = learner(), [], []
+    descend, scores_of = given.descend, given.scores_of
+    monkeypatch.setattr(given, "descend", lambda loss: (descend(loss), stepped.append(1)))
+
+    def compare(stream):
+        compared.append(len(stepped))
+        return scores_of(stream)
+
+    monkeypatch.setattr(given, "scores_of", compare)
+    for x, y in batches(3):
+        given.learn(x, y)
+    assert compared == [1, 2, 3]
+
+
 def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
     monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.3)
     given, stream = learner(memory=25), batches(3)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 from onepass.checks.tools import Method, expect, make, samples, stream, teach
+from onepass.memory import Store
 from onepass.parts import Passes
 from onepass.streams import Stream
 
@@ -62,6 +63,22 @@ def kept_bytes_are_declared(method: Method) -> None:
     kept = _bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
     expect(declared <= kept <= declared + slack, f"{kept} bytes kept, {declared} declared")
+
+
+def the_memory_holds_raw_samples(method: Method) -> None:
+    """What is kept of a sample is the sample as it came, with its own label."""
+    source = stream()
+    learner = teach(make(method), source)
+    given = {
+        (image.numpy().tobytes(), label)
+        for x, y in (source.batch(index) for index in range(len(source)))
+        for image, label in zip(x, y.tolist(), strict=True)
+    }
+    for part in (getattr(learner, name) for name in learner.parts):
+        for slot in range(int(part.size) if isinstance(part, Store) else 0):
+            label = learner.classes[int(part.y[slot])]
+            kept = (part.x[slot].cpu().numpy().tobytes(), label)
+            expect(kept in given, f"slot {slot} of the memory holds what the stream never gave")
 
 
 def modes_are_restored(method: Method) -> None:

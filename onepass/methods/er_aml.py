@@ -19,8 +19,9 @@ first stored sample, as in its runs without task ids. A sample without a positiv
 negative is left out of the first term, and so is what was drawn for it; where all are (a batch of
 one class), that term is 0. Forwards of the batch, of what is drawn for it, and of the replay are
 separate, as there. Mirror images are samples like any other.
-Departures: the plain cross-entropy sees augmented images (raw there); padding reaches BatchNorm (an
-anchor that lacks a partner stands in for it, at weight 0). They count memory per class, replay 10,
+Departures: the softmax of the cross-entropy runs over the classes seen so far; the stream's sees
+augmented images (raw there); padding reaches BatchNorm (an anchor that lacks a partner stands in
+for it, at weight 0). They count memory per class, replay 10,
 and train a ResNet18 of a third of the width, without augmentation or with padded crops and flips.
 The option for a minimal selection, which has no effect in their code, is left out.
 Cost: 3 batch + replay images, forward and backward. Kept: raw sample and label.

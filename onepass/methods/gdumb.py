@@ -21,9 +21,10 @@ Decisions:
   not the Adam of the other methods: there is no step on the stream to be comparable in, "one epoch
   for each task" cannot apply, and the published row equals results of many passes. Only the
   augmentation is the common one. Any optimiser can be chosen; `sgd` has momentum 0.9 here.
-- The same memory gives the same network: initialisation, order and augmentation come from
-  generators made anew from the seed for every fit, so that asking for scores moves nothing. What
-  was fitted is no part of the saved state; an opened learner fits it again, to the same bits.
+- The same samples in the same slots give the same network: initialisation, order and augmentation
+  come from generators made anew from the seed for every fit, so that asking for scores moves
+  nothing. What was fitted is no part of the saved state; an opened learner fits it again, to the
+  same bits.
 - The last batch of a pass is filled up with samples of that pass at weight 0 (they reach
   BatchNorm, and CutMix may cut from them), so that all steps have one shape.
 - A net of the user's own starts from the weights that it was given with.
@@ -34,8 +35,8 @@ reports the best pass, chosen on the test set, where this is the last pass; and 
 pixels) and mirrors images at random, where this crops and greys. `mirror`, in the preset
 `official`, trains each image and its mirror image in every batch rather than one of them. Its MNIST
 runs have 128 passes. CutMix is not for vectors and images of one channel, as there.
-Cost: nothing on the stream; memory x epochs images, forward and backward, for each state that is
-scored. Kept: raw sample and label.
+Cost: nothing on the stream; memory (up to a multiple of the batch) x epochs images, forward and
+backward, for each state that is scored. Kept: raw sample and label.
 """
 
 from __future__ import annotations
