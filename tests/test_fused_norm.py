@@ -39,7 +39,7 @@ def a_norm(channels):
 def by_kernels(norm, x, plus, relu):
     running = (norm.running_mean, norm.running_var)
     weights = (norm.weight, norm.bias)
-    return fused_norm.norm_relu(x, plus, *weights, running, norm.momentum, norm.eps, relu)
+    return fused_norm.NormReLU.apply(x, plus, *weights, running, norm.momentum, norm.eps, relu)
 
 
 def by_torch(norm, x, plus, relu):
@@ -178,6 +178,6 @@ def test_where_triton_fails_torch_does_it_and_says_why(asked_anew, monkeypatch):
     def fail(*arguments, **more):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(fused_norm, "norm_relu", fail)
+    monkeypatch.setattr(fused_norm.NormReLU, "apply", fail)
     with pytest.warns(UserWarning, match="no compiler"):
         assert not norm_module._triton_works(torch.device(DEVICE))

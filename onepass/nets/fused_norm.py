@@ -186,7 +186,10 @@ class _Layout:
         return torch.empty(shape, dtype=torch.float32, device=x.device)
 
 
-class _NormReLU(torch.autograd.Function):
+class NormReLU(torch.autograd.Function):
+    """relu(batch norm of x + plus), where there is a `plus` and `relu` is asked for, of images that
+    are channels-last. The running mean and variance move."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -199,6 +202,8 @@ class _NormReLU(torch.autograd.Function):
         eps: float,
         relu: bool,
     ) -> Tensor:
+        if plus is not None:
+            plus = plus.contiguous(memory_format=torch.channels_last)
         plan, y = _Layout(x), torch.empty_like(x)
         sizes = {"PIXELS": PIXELS, "CHANNELS": CHANNELS, "num_warps": WARPS}
         means, squares = plan.scratch(x)
@@ -232,21 +237,3 @@ class _NormReLU(torch.autograd.Function):
             ADD=ctx.add, RELU=ctx.relu, MOST=MOST_PARTS, **sizes,
         )  # fmt: skip
         return dx, dplus, dweight, dbias, None, None, None, None
-
-
-def norm_relu(
-    x: Tensor,
-    plus: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    running: tuple[Tensor, Tensor],
-    momentum: float,
-    eps: float,
-    relu: bool,
-) -> Tensor:
-    """relu(batch norm of x + plus), where there is a `plus` and `relu` is asked for, of images that
-    are channels-last. The running mean and variance move."""
-    if plus is not None:
-        plus = plus.contiguous(memory_format=torch.channels_last)
-    arguments = (x, plus, weight, bias, running, momentum, eps, relu)
-    return _NormReLU.apply(*arguments)  # type: ignore[no-any-return]

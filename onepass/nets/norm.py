@@ -34,12 +34,13 @@ class Norm(nn.BatchNorm2d):
         return F.relu(out) if relu else out
 
     def _fused(self, x: Tensor, plus: Tensor | None, relu: bool) -> Tensor:
-        from onepass.nets.fused_norm import norm_relu
+        from onepass.nets.fused_norm import NormReLU
 
         assert self.running_mean is not None and self.running_var is not None
         assert self.momentum is not None
         running = (self.running_mean, self.running_var)
-        return norm_relu(x, plus, self.weight, self.bias, running, self.momentum, self.eps, relu)
+        arguments = (x, plus, self.weight, self.bias, running, self.momentum, self.eps, relu)
+        return NormReLU.apply(*arguments)  # type: ignore[no-any-return, no-untyped-call]
 
     def _in_vmap(self, x: Tensor) -> Tensor:
         assert self.running_mean is not None and self.running_var is not None
@@ -71,9 +72,10 @@ def _triton_works(device: torch.device) -> bool:
     x = torch.zeros(2, 1, 1, 1, dtype=torch.bfloat16, device=device)
     one = torch.ones(1, device=device)
     try:
-        from onepass.nets.fused_norm import norm_relu
+        from onepass.nets.fused_norm import NormReLU
 
-        norm_relu(x, None, one, one, (one.clone(), one.clone()), 0.1, 1e-5, relu=False)
+        arguments = (x, None, one, one, (one.clone(), one.clone()), 0.1, 1e-5, False)
+        NormReLU.apply(*arguments)  # type: ignore[no-untyped-call]
     except Exception as reason:
         warnings.warn(
             f"BatchNorm will be slower, Triton does not work here: {reason}", stacklevel=2
