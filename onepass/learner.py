@@ -7,7 +7,6 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -217,9 +216,9 @@ class Learner(Configured, ABC):
     def forward(self, samples: Samples, pieces: Sequence[int] | None = None) -> Output:
         """Logits of the views of some samples, from one forward of all (one set of BatchNorm
         statistics), or from a forward for each of consecutive pieces of these sizes."""
-        views = self.views(samples.x)
         if pieces is None:
-            return self.output(self.model.train_forward(views), samples)
+            return self.output(self.model.train_forward(samples.x, self.views), samples)
+        views = self.views(samples.x)
         logits = [
             self._by_copy(self.model.train_forward(view)) for view in self._cut(views, pieces)
         ]
@@ -327,7 +326,7 @@ class Learner(Configured, ABC):
             "shape": list(self._shape),
             "dtype": str(self._dtype).removeprefix("torch."),
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
-            "optimizer": copy.deepcopy(self._optimizer.state_dict()["state"]),
+            "optimizer": optimise.state_of(self._optimizer, self.trained),
             "parts": {name: part for name, part in parts.items() if part},
             "generators": {
                 name: {"device": source.device.type, "state": source.get_state()}
@@ -348,8 +347,7 @@ class Learner(Configured, ABC):
         self._classes_changed()
         self.model.load_state_dict(state["model"])
         self.model.head.remember()
-        whole = self._optimizer.state_dict()
-        self._optimizer.load_state_dict({**whole, "state": state["optimizer"]})
+        optimise.load_state(self._optimizer, self.trained, state["optimizer"])
         for name in self.parts:
             self._part(name).load_state_dict(state["parts"].get(name, {}))
         self._load_generators(state["generators"], state["steps"])

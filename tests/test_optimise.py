@@ -168,3 +168,51 @@ def test_nesterov_is_torchs_own_through_growth_and_forgetting():
         target.grad = torch.ones_like(target)
         optimizer_of.step()
     assert torch.allclose(new[:4], theirs, atol=1e-5)
+
+
+# ---- its own order
+
+
+def three():
+    return [parameter(2, 3, seed=1), parameter(5, 4, seed=2), parameter(3, 3, seed=3)]
+
+
+def descend(optimizer, parameters, seed):
+    source = torch.Generator().manual_seed(seed)
+    for one in parameters:
+        one.grad = torch.randn(one.shape, generator=source)
+    optimizer.step()
+
+
+def test_the_largest_come_first():
+    """So that one kernel of a fused optimiser takes all that are large."""
+    small, large, middle = parameters = three()
+    (group,) = optimise.make("adam", parameters, lr=0.1, decay=0.0).param_groups
+    assert [id(one) for one in group["params"]] == [id(large), id(middle), id(small)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_is_kept_by_the_order_of_the_parameters_and_goes_on_to_the_bit(kind):
+    parameters = three()
+    optimizer = optimise.make(kind, parameters, lr=0.1, decay=0.01)
+    descend(optimizer, parameters, seed=0)
+    saved = optimise.state_of(optimizer, parameters)
+    for place, state in saved.items():
+        assert all(one.shape == parameters[place].shape for one in state.values() if one.ndim)
+
+    copies = [nn.Parameter(one.detach().clone()) for one in parameters]
+    other = optimise.make(kind, copies, lr=0.1, decay=0.01)
+    optimise.load_state(other, copies, saved)
+    descend(optimizer, parameters, seed=1)
+    descend(other, copies, seed=1)
+    assert all(torch.equal(one, copy) for one, copy in zip(parameters, copies, strict=True))
+
+
+def test_a_saved_state_is_a_copy():
+    parameters = three()
+    optimizer = optimise.make("adam", parameters, lr=0.1, decay=0.0)
+    descend(optimizer, parameters, seed=0)
+    saved = optimise.state_of(optimizer, parameters)
+    before = saved[0]["exp_avg"].clone()
+    descend(optimizer, parameters, seed=1)
+    assert torch.equal(saved[0]["exp_avg"], before)

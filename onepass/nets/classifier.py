@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from onepass.nets.head import Head
 from onepass.nets.lower import lowered
+from onepass.nets.parallel import at_once
 from onepass.nets.per_sample import in_vmap
 
 Precision = Literal["fp32", "bf16"]
@@ -46,12 +47,15 @@ class Classifier(nn.Module):
     def _arithmetic(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
-    def train_forward(self, x: Tensor) -> Tensor:
-        """What calling it gives, but all weights are cast at once."""
+    def train_forward(self, x: Tensor, view: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """What calling it on x, or on a view of x, gives; but all weights are cast by one kernel,
+        beside the making of the view."""
+        view = view or (lambda x: x)
         if self.precision == "fp32":
-            logits: Tensor = self(x)
+            logits: Tensor = self(view(x))
             return logits
-        return functional_call(self, lowered(self), x)  # type: ignore[no-any-return]
+        weights, inputs = at_once(x, lambda _: lowered(self), view)
+        return functional_call(self, weights, inputs)  # type: ignore[no-any-return]
 
 
 @contextmanager

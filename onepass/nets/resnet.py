@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from onepass.nets.conv import Conv
 from onepass.nets.norm import Norm
 from onepass.nets.parallel import at_once
 
@@ -13,15 +14,13 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv(inputs, outputs, 3, stride)
         self.norm1 = Norm(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.conv2 = Conv(outputs, outputs, 3)
         self.norm2 = Norm(outputs)
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), Norm(outputs)
-            )
+            self.shortcut = nn.Sequential(Conv(inputs, outputs, 1, stride), Norm(outputs))
 
     def main(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv2(self.norm1(self.conv1(x), relu=True))
@@ -38,7 +37,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.stem = Conv(channels, width, 3)
         self.norm = Norm(width)
         stages = []
         inputs = width

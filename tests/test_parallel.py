@@ -1,0 +1,139 @@
+"""What a captured step puts on streams of its own. Real streams need a GPU, where the contract
+compares captured steps with eager ones; here streams write down what they are told."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from onepass.nets import conv, parallel
+from onepass.nets.conv import Conv
+from onepass.nets.parallel import at_once
+
+
+class Streams:
+    """Named streams, the one that is current, and all that happened, in order."""
+
+    def __init__(self):
+        self.current, self.log = "line", []
+
+    def make(self, name):
+        streams = self
+
+        class Stream:
+            def __str__(self):
+                return name
+
+            def wait_stream(self, other):
+                streams.log.append(f"{name} waits for {other}")
+
+        return Stream()
+
+    @contextmanager
+    def on(self, stream):
+        self.current, before = str(stream), self.current
+        yield
+        self.current = before
+
+    def note(self, what):
+        self.log.append(f"{what} on {self.current}")
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    made = Streams()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: made.make(made.current))
+    monkeypatch.setattr(torch.cuda, "stream", made.on)
+    for module in (parallel, conv):
+        monkeypatch.setattr(module, "capturing", lambda x: True)
+        monkeypatch.setattr(module, "stream_for", lambda purpose, device: made.make(purpose))
+    kept = lambda tensor, stream: made.log.append(f"kept for {stream}")  # noqa: E731
+    monkeypatch.setattr(Tensor, "record_stream", kept)
+    return made
+
+
+def test_outside_of_a_capture_one_comes_after_the_other():
+    assert not parallel.capturing(torch.ones(2))
+    first, second = at_once(torch.ones(2), lambda x: x + 1, lambda x: x + 2)
+    assert first.tolist() == [2, 2] and second.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_branch_starts_after_what_was_there_and_is_waited_for(streams, several):
+    def aside(x):
+        streams.note("aside")
+        return {"a": x + 1, "b": x + 3} if several else x + 1
+
+    def main(x):
+        streams.note("main")
+        return x + 2
+
+    first, second = at_once(torch.ones(1), aside, main)
+    assert (first["a"] if several else first) == 2 and second == 3
+    assert streams.log == [
+        "branch waits for line",
+        "aside on branch",
+        "main on line",
+        "line waits for branch",
+        *["kept for line"] * (1 + several),
+    ]
+
+
+SIZES = [(3, 1, 8, 8), (3, 2, 8, 8), (3, 2, 7, 9), (1, 2, 8, 8), (1, 2, 9, 7), (5, 3, 11, 10)]
+
+
+def both(size, stride, height, width):
+    torch.manual_seed(0)
+    ours = Conv(3, 4, size, stride).double()
+    plain = nn.Conv2d(3, 4, size, stride, padding=size // 2, bias=False).double()
+    plain.load_state_dict(ours.state_dict())
+    return ours, plain, torch.randn(2, 3, height, width, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_weights_aside_or_not_it_is_a_convolution(streams, case):
+    ours, plain, x = both(*case)
+    found = []
+    for net in (ours, plain):
+        images = x.clone().requires_grad_()
+        out = net(images)
+        (out * torch.arange(out.numel(), dtype=torch.float64).view_as(out)).sum().backward()
+        found.append((out, images.grad, net.weight.grad))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_gradients_of_weights_are_nodes_of_a_stream_of_their_own(streams, monkeypatch):
+    ours, _, x = both(3, 1, 8, 8)
+    forward = conv._Weights.forward
+
+    def noted(*arguments):
+        streams.note("weights")
+        return forward(*arguments)
+
+    monkeypatch.setattr(conv._Weights, "forward", staticmethod(noted))
+    out = ours(x.requires_grad_())
+    assert streams.log == [
+        "weights waits for line",
+        "weights on weights",
+        "line waits for weights",
+        "kept for weights",
+    ]
+    names = {node.name() for node, _ in out.grad_fn.next_functions if node is not None}
+    assert "_WeightsBackward" in names
+
+
+@pytest.mark.parametrize("what", ["no gradient asked", "other precision", "not captured"])
+def test_otherwise_it_is_torchs_own(streams, monkeypatch, what):
+    ours, _, x = both(3, 1, 8, 8)
+    x.requires_grad_(what != "no gradient asked")
+    if what == "not captured":
+        monkeypatch.setattr(conv, "capturing", lambda x: False)
+    if what == "other precision":
+        with torch.autocast("cpu", torch.bfloat16):
+            out = ours.float()(x.bfloat16())
+    else:
+        out = ours(x)
+    assert out.grad_fn.name() == "ConvolutionBackward0"
+    assert not streams.log
