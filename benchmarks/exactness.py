@@ -1,9 +1,10 @@
 """Whether a captured step computes what the eager one does, on a GPU with ResNet18.
 
     python benchmarks/exactness.py er gsa --steps 100
+    python benchmarks/exactness.py er gsa --steps 100 --set precision=bf16
 
-prints for each method the largest difference between any two parameters after the same steps, in
-fp32, with PyTorch's deterministic algorithms and without; and, to compare, that of two eager runs.
+prints for each method the largest difference between any two parameters after the same steps, with
+PyTorch's deterministic algorithms and without; and, to compare, that of two eager runs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from onepass.bench import Batches, Case
 from onepass.record import surroundings
 
 
-def learned(method, engine, steps):
-    case = Case(method, settings={"engine": engine, "net": "resnet18"}, device="cuda")
+def learned(method, settings, steps):
+    case = Case(method, settings={"net": "resnet18", **settings}, device="cuda")
     learner, batches = case.learner(), Batches(case)
     learner.prepare(case.shape, batches.x.dtype)
     for _ in range(steps):
@@ -40,15 +41,19 @@ def main():
     )
     parser.add_argument("methods", nargs="+")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
+    chosen = dict(pair.split("=", 1) for pair in given.pairs)
     for method in given.methods:
         for deterministic in (True, False):
             torch.use_deterministic_algorithms(deterministic)
             eager, again, graph = (
-                learned(method, engine, given.steps) for engine in ("eager", "eager", "graph")
+                learned(method, {**chosen, "engine": engine}, given.steps)
+                for engine in ("eager", "eager", "graph")
             )
             found = {
                 "method": method,
+                "settings": chosen,
                 "steps": given.steps,
                 "deterministic": deterministic,
                 "graph_to_eager": difference(eager, graph),

@@ -28,6 +28,10 @@ MOST_PARTS = 128  # that the second kernel reads at once
 FEWEST_PIXELS = 32  # of a program
 WARPS = 8
 
+# Triton would compile every kernel anew for sizes that 16 divides and for others. That makes a
+# difference to loads only for the channels, so the others are left out: half the compiling.
+kernel = triton.jit(do_not_specialize=["pixels", "share", "parts"])
+
 
 @triton.jit
 def _tile(start, end, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
@@ -37,7 +41,7 @@ def _tile(start, end, channels, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
     return pixel.to(tl.int64) * channels + channel, (pixel < end) & (channel < channels)
 
 
-@triton.jit
+@kernel
 def _moments(
     x, means, squares, pixels, channels, share, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
 ):
@@ -70,7 +74,7 @@ def _parts(source, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
     return tl.load(source + part * channels + channel, (part < parts) & (channel < channels), 0.0)
 
 
-@triton.jit
+@kernel
 def _normalise(
     x, plus, y, weight, bias, means, squares, mean_of, scale_of, running_mean, running_var,
     pixels, channels, share, parts, eps, momentum,
@@ -117,7 +121,7 @@ def _pulled(dy, y, at, real, RELU: tl.constexpr):
     return g
 
 
-@triton.jit
+@kernel
 def _gradient_parts(
     dy, x, y, mean_of, scale_of, sums, products, pixels, channels, share,
     RELU: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -140,7 +144,7 @@ def _gradient_parts(
     tl.store(products + part, tl.sum(with_h, 0), channel < channels)
 
 
-@triton.jit
+@kernel
 def _gradients(
     dy, x, y, dx, dplus, weight, dweight, dbias, mean_of, scale_of, sums, products,
     pixels, channels, share, parts,

@@ -69,8 +69,8 @@ def _triton_works(device: torch.device) -> bool:
     """Tried once: besides Triton it takes a compiler for C, Python's headers and a recent GPU."""
     if not find_spec("triton"):
         return False
-    x = torch.zeros(2, 1, 1, 1, dtype=torch.bfloat16, device=device)
-    one = torch.ones(1, device=device)
+    x = torch.zeros(2, 16, 1, 1, dtype=torch.bfloat16, device=device)
+    one = torch.ones(16, device=device)
     try:
         from onepass.nets.fused_norm import NormReLU
 
