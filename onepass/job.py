@@ -74,11 +74,15 @@ class Job:
     @property
     def folder_name(self) -> str:
         """Readable for plain jobs; other choices add a fingerprint, so that no two jobs meet."""
-        path = Path(self.dataset).resolve() if is_path(self.dataset) else None
-        dataset = path.stem if path else self.dataset
+        dataset = Path(self.source).stem if is_path(self.dataset) else self.dataset
         name = f"{self.method}-{dataset}-m{self.memory}-s{self.seed}"
-        choices = self.variant + (str(path) if path else "")
+        choices = self.variant + (self.source if is_path(self.dataset) else "")
         return f"{name}-{hashlib.sha256(choices.encode()).hexdigest()[:8]}" if choices else name
+
+    @property
+    def source(self) -> str:
+        """Which dataset: its name, or the whole path of the user's own."""
+        return str(Path(self.dataset).resolve()) if is_path(self.dataset) else self.dataset
 
     @property
     def variant(self) -> str:
@@ -104,6 +108,7 @@ class Job:
 
     def load(self) -> tuple[Stream, Learner]:
         info = registry.get(self.method)
+        asked = self.asked_of_stream()
         dataset = data.load(
             self.dataset,
             root=self.data_root,
@@ -112,16 +117,23 @@ class Job:
         )
         if self.validation:
             dataset = dataset.hold_out(self.validation, self.seed)
-        table = {
-            "tasks": data.usual_tasks(dataset) if self.tasks is None else self.tasks,
-            "batch": self.batch,
-            "class_order": self.class_order,
-            **streams.parse(self.stream),
-        }
+        table = {"tasks": data.usual_tasks(dataset), **asked}
         if info.one_task:
             table["tasks"] = 1
         stream = streams.make(dataset, table, seed=self.seed)
         return stream, info.learner.configured(**self.arguments(dataset))
+
+    def asked_of_stream(self) -> dict[str, Any]:
+        """What the stream's line and the arguments beside it say together."""
+        table = streams.parse(self.stream)
+        for name in ("tasks", "batch", "class_order"):
+            value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value not in (usual, table.get(name, value)):
+                option = name.replace("_", "-")
+                raise InputError(f"--stream says {name}={table[name]}, --{option} says {value}")
+            if value is not None:
+                table.setdefault(name, value)
+        return table
 
     def arguments(self, dataset: data.Dataset) -> dict[str, Any]:
         """Constructor defaults, then the preset, then what was set by hand."""
@@ -171,6 +183,8 @@ def execute(
         raise RunError(f"{folder.path} holds a run with other settings: {_difference(found, job)}")
     finished = folder.result()
     if finished is not None:
+        if is_path(job.dataset) and Path(job.dataset).exists():  # others cannot have changed
+            _compare_data(folder, job.load()[0])
         return finished
     stream, learner = job.load()
     folder.make()
@@ -246,6 +260,7 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
     return {
         "method": job.method,
         "dataset": stream.dataset.name,
+        "source": job.source,
         "memory": getattr(learner, "memory", 0),
         "seed": job.seed,
         "accuracy": last.accuracy,

@@ -67,12 +67,10 @@ def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> N
             ("any-time", "anytime_accuracy"),
         ):
             values = [result[key] for result in group]
-            if None in values:
-                assert row[column] == "-"
-            elif len(values) == 1:
-                assert row[column] == f"{values[0]:.1f}"
-            else:
-                assert row[column] == f"{mean(values):.1f} ± {stdev(values):.1f}"
+            known = None not in values
+            assert row[column] == (f"{mean(values):.4f}" if known else "")
+            several = known and len(values) > 1
+            assert row[f"{column} sd"] == (f"{stdev(values):.4f}" if several else "")
         speed = mean(result["steps_per_second"] for result in group)
         assert row["steps/s"] == f"{speed:.0f}"
         assert row["memory"] == ("100" if row["method"] == "er" else "0")
@@ -91,11 +89,13 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     }
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
-    cells = list(csv.reader(io.StringIO(formats["csv"].out)))
+    numbers = rows(formats["csv"].out)
+    header = [name for name in numbers[0] if not name.endswith(" sd")]
+    cells = [header, *([for_people(row, name) for name in header] for row in numbers)]
 
-    header, rule, *body = formats["markdown"].out.splitlines()
+    first, rule, *body = formats["markdown"].out.splitlines()
     assert set(rule) == {"|", "-"}
-    assert [[c.strip() for c in line[1:-1].split("|")] for line in (header, *body)] == cells
+    assert [[c.strip() for c in line[1:-1].split("|")] for line in (first, *body)] == cells
 
     latex = formats["latex"].out
     assert latex.startswith(r"\begin{tabular}{" + "l" * len(cells[0]) + "}")
@@ -106,6 +106,66 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
 
     text = formats["text"].out
     assert all(cell in text for line in cells for cell in line)
+
+
+def for_people(row: dict[str, str], name: str) -> str:
+    """A cell of the other formats, from the numbers of the comma-separated one."""
+    if f"{name} sd" not in row:
+        return row[name]
+    spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""
+    return f"{float(row[name]):.1f}{spread}" if row[name] else "-"
+
+
+def test_a_run_that_lies_there_twice_counts_once(runs: Path, tmp_path: Path) -> None:
+    for place in ("one", "copy"):
+        for seed in (0, 1):
+            shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / place / f"er-{seed}")
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert row["n"] == "2"
+    assert float(row["accuracy sd"]) == pytest.approx(
+        stdev(result["accuracy"] for result in results(tmp_path / "one")), abs=1e-4
+    )
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    assert "mean and spread of 2 runs" in drawn.read_text()
+
+
+def test_a_method_without_memory_is_the_same_run_for_every_memory(tmp_path: Path) -> None:
+    for memory in (100, 200):
+        arguments = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", tmp_path)
+        assert onepass("run", "finetune", *arguments).status == 0
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert (row["n"], row["memory"], row["accuracy sd"]) == ("1", "0", "")
+
+
+def test_two_machines_results_for_a_seed_are_two_runs(runs: Path, tmp_path: Path) -> None:
+    for place, bits in (("here", "a"), ("there", "b")):
+        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / place)
+        result = json.loads((tmp_path / place / "result.json").read_text())
+        (tmp_path / place / "result.json").write_text(json.dumps({**result, "state_sha256": bits}))
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert row["n"] == "2"
+
+
+def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    for place in ("first", "second"):
+        (tmp_path / place).mkdir()
+        arrays = {
+            f"{part}_x": source.normal(size=(40, 3)).astype(np.float32)
+            for part in ("train", "test")
+        }
+        labels = {f"{part}_y": np.arange(40) % 4 for part in ("train", "test")}
+        np.savez(tmp_path / place / "pets.npz", **arrays, **labels)
+        dataset = tmp_path / place / "pets.npz"
+        arguments = ("--dataset", dataset, "--tasks", 2, "--json", "--out", tmp_path / "runs")
+        assert onepass("run", "er", *arguments).status == 0
+    table = rows(onepass("table", tmp_path / "runs", "--format", "csv").out)
+    assert sorted(row["dataset"] for row in table) == ["first/pets.npz", "second/pets.npz"]
+    assert [row["n"] for row in table] == ["1", "1"]
+    drawn = tmp_path / "curves.svg"
+    assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
+    assert "second/pets.npz" in drawn.read_text()
 
 
 def test_without_variants_there_is_no_column_for_them(runs: Path, tmp_path: Path) -> None:
@@ -175,7 +235,7 @@ def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
     output = tmp_path / "bars.svg"
     onepass("figure", "accuracy", runs, "--kind", "bars", "-o", output)
     for row in rows(onepass("table", runs, "--format", "csv").out):
-        assert f"<!-- {row['accuracy'].split()[0]} -->" in output.read_text()
+        assert f"<!-- {float(row['accuracy']):.1f} -->" in output.read_text()
 
 
 def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def _streams() -> list[dict[str, Any]]:
 
 
 def _summary(documented: object) -> str:
-    return (documented.__doc__ or "").strip().splitlines()[0]
+    """The first sentence of what it says about itself."""
+    text = " ".join((documented.__doc__ or "").split())
+    return text.split(". ")[0].rstrip(".")
 
 
 @app.command(
@@ -122,7 +124,7 @@ def table(
         one_of("--against", against, ("published",))
     one_of("--format", format_, ("text", *tables.FORMATS))
     rows = tables.summarise(tables.read(folder))
-    header, cells = tables.grid(rows, published=against is not None)
+    header, cells = tables.grid(rows, published=against is not None, apart=format_ == "csv")
     if format_ == "text":
         printed.print(rich_table(header, cells))
     else:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from onepass.errors import InputError
 from onepass.evaluate import Point
 from onepass.record import RunFolder
-from onepass.report.tables import Row, Spread, summarise
+from onepass.report.tables import Spread, grouped, summarise
 from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
@@ -37,8 +37,7 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
     Methods that see all classes as one task are a reference: a dashed line.
     """
     _check_suffix(output)
-    runs = [RunFolder(path) for path in folders]
-    groups = _grouped(runs)
+    groups = _grouped([RunFolder(path) for path in folders])
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1 + 4.5 * panels, 3.6), layout="constrained")
@@ -53,12 +52,12 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
 
 def _grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs of one row of the table belong together; names say only what differs."""
-    results = {run.path: _needed(run) for run in runs}
-    several = len({(r["dataset"], r["memory"]) for r in results.values() if r["memory"]}) > 1
-    groups: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        groups.setdefault(_name(summarise([results[run.path]])[0], several), []).append(run)
-    return groups
+    groups = grouped([_needed(run) for run in runs])
+    several = len({(r["dataset"], r["memory"]) for (r, *_) in groups if r["memory"]}) > 1
+    return {
+        _name(group[0], several): [RunFolder(Path(result["out"])) for result in group]
+        for group in groups
+    }
 
 
 def _needed(run: RunFolder) -> dict[str, Any]:
@@ -68,9 +67,9 @@ def _needed(run: RunFolder) -> dict[str, Any]:
     return result
 
 
-def _name(row: Row, several: bool) -> str:
-    where = f" ({row.dataset}, {row.memory})" if several else ""
-    return row.method + (f" {row.variant}" if row.variant else "") + where
+def _name(result: dict[str, Any], several: bool) -> str:
+    where = f" ({result['dataset']}, {result['memory']})" if several else ""
+    return f"{result['method']} {result['variant']}".rstrip() + where
 
 
 def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:

@@ -7,24 +7,12 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from onepass.record import finished_runs
-
-HEADER = (
-    "method",
-    "variant",
-    "dataset",
-    "memory",
-    "accuracy",
-    "forgetting",
-    "any-time",
-    "n",
-    "steps/s",
-    "passes/sample",
-)
 
 
 @dataclass(frozen=True)
@@ -74,12 +62,42 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def summarise(results: Sequence[dict[str, Any]]) -> list[Row]:
-    """One row per method, variant, dataset and memory, in the order in which they first come."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    return [_row(group) for group in grouped(results)]
+
+
+def grouped(results: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The results of each row: those of one method, variant, dataset and memory, in the order in
+    which they first come. A run that lies in two folders, or that was made for two memories and
+    uses none, counts once. Of two datasets with the same name each is shown by more of its path."""
+    groups: dict[tuple[Any, ...], dict[tuple[int, str], dict[str, Any]]] = {}
+    sources: dict[str, set[str]] = {}
     for result in results:
-        key = tuple(result[name] for name in ("dataset", "memory", "method", "variant"))
-        groups.setdefault(key, []).append(result)
-    return [_row(group) for group in groups.values()]
+        sources.setdefault(result["dataset"], set()).add(_source(result))
+    for result in results:
+        named = {**result}
+        if len(same_name := sources[result["dataset"]]) > 1:
+            named["dataset"] = _told_apart(same_name)[_source(result)]
+        key = tuple(named[name] for name in ("dataset", "memory", "method", "variant"))
+        groups.setdefault(key, {}).setdefault((named["seed"], named["state_sha256"]), named)
+    return [list(group.values()) for group in groups.values()]
+
+
+def _source(result: dict[str, Any]) -> str:
+    """Which dataset; early runs know only its name."""
+    return str(result.get("source", result["dataset"]))
+
+
+def _told_apart(paths: set[str]) -> dict[str, str]:
+    """As much of the end of each path as makes them differ.
+
+    >>> sorted(_told_apart({"/data/a/pets", "/data/b/pets"}).values())
+    ['a/pets', 'b/pets']
+    """
+    for length in count(1):
+        ends = {path: "/".join(Path(path).parts[-length:]) for path in paths}
+        if len(set(ends.values())) == len(paths):
+            break
+    return ends
 
 
 def _row(group: list[dict[str, Any]]) -> Row:
@@ -104,35 +122,43 @@ def _row(group: list[dict[str, Any]]) -> Row:
     )
 
 
-def cells(row: Row) -> list[str]:
-    return [
-        row.method,
-        row.variant,
-        row.dataset,
-        str(row.memory),
-        str(row.accuracy),
-        str(row.forgetting or "-"),
-        str(row.anytime or "-"),
-        str(row.runs),
-        f"{row.steps_per_second:.0f}",
-        row.passes,
-    ]
-
-
-def grid(rows: Sequence[Row], *, published: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Header and cells; a column of variants only if there are any."""
-    header, body = list(HEADER), [cells(row) for row in rows]
+def grid(
+    rows: Sequence[Row], *, published: bool = False, apart: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """Header and cells; a column of variants only if there are any. `apart` puts means and
+    deviations in columns of their own, for programs to read."""
+    lines = [_cells(row, apart) for row in rows]
     if published:
         figures = published_accuracies()
-        header.append("published")
-        for row, line in zip(rows, body, strict=True):
-            line.append(figures.get((row.method, row.dataset, row.memory), "-"))
+        for row, line in zip(rows, lines, strict=True):
+            line["published"] = figures.get((row.method, row.dataset, row.memory), "-")
     if not any(row.variant for row in rows):
-        place = header.index("variant")
-        del header[place]
-        for line in body:
-            del line[place]
-    return header, body
+        for line in lines:
+            del line["variant"]
+    return list(lines[0]), [list(line.values()) for line in lines]
+
+
+def _cells(row: Row, apart: bool) -> dict[str, str]:
+    measured = {"accuracy": row.accuracy, "forgetting": row.forgetting, "any-time": row.anytime}
+    shown = {name: str(spread or "-") for name, spread in measured.items()}
+    return {
+        "method": row.method,
+        "variant": row.variant,
+        "dataset": row.dataset,
+        "memory": str(row.memory),
+        **(_numbers(measured) if apart else shown),
+        "n": str(row.runs),
+        "steps/s": f"{row.steps_per_second:.0f}",
+        "passes/sample": row.passes,
+    }
+
+
+def _numbers(measured: dict[str, Spread | None]) -> dict[str, str]:
+    numbers: dict[str, float | None] = {}
+    for name, spread in measured.items():
+        numbers[name] = spread.mean if spread else None
+        numbers[f"{name} sd"] = spread.deviation if spread else None
+    return {name: "" if value is None else f"{value:.4f}" for name, value in numbers.items()}
 
 
 def published_accuracies() -> dict[tuple[str, str, int], str]:
