@@ -95,6 +95,9 @@ def walk(
 ) -> Iterator[Tick]:
     """As `evaluate`, but yields after every batch, and can go on after the tick `start`."""
     before = start or Tick(step=0, task=0, seconds=0.0)
+    if not isinstance(learner, Learner) or not isinstance(stream, Stream):
+        given = f"a {type(learner).__name__} and a {type(stream).__name__}"
+        raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
     if not learner.steps:

@@ -20,7 +20,10 @@ def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     try:
-        return torch.from_numpy(np.array(values))
+        array = np.array(values)
+        if array.dtype.kind in "US":
+            raise TypeError("it holds text, not numbers")
+        return torch.from_numpy(array)
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
 

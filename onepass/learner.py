@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -163,8 +164,7 @@ class Learner(Configured, ABC):
 
     def scores(self, x: Any) -> Tensor:
         """Logits, one column for each of `classes`."""
-        if not self.steps:
-            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
+        self._expect_learned()
         samples = inputs.as_samples(x)
         self._expect(samples)
         self._get_ready()
@@ -191,6 +191,7 @@ class Learner(Configured, ABC):
     @property
     def memory_bytes(self) -> int:
         """What the samples that are kept take, once the memory is full."""
+        self._expect_prepared()
         parts = (getattr(self, name) for name in self.parts)
         return sum(part.bytes for part in parts)
 
@@ -284,7 +285,7 @@ class Learner(Configured, ABC):
     def __post_init__(self) -> None:
         self.check_types()
         self.check_settings()
-        self.book = ClassBook(self.gap)
+        self.book = ClassBook(int(self.gap))
         self._fresh = False
         self._ready_at: tuple[int, int, bool] | None = None
 
@@ -356,6 +357,7 @@ class Learner(Configured, ABC):
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
+        self._expect_prepared()
         return files.sha256(dict(self.model.state_dict()))
 
     def state_sha256(self) -> str:
@@ -368,7 +370,7 @@ class Learner(Configured, ABC):
         """Before the first step, and again if that one failed."""
         if not self._fresh:
             self.prepare(shape, dtype)
-        self.book = ClassBook(self.gap, told=self.book.told)
+        self.book = ClassBook(int(self.gap), told=self.book.told)
         self._fresh = False
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -408,7 +410,17 @@ class Learner(Configured, ABC):
             self.engine, self.capturable, self.where, self.generators.values()
         )
         self.build(shape, dtype)
-        self._fresh = True
+        self._fresh = self._in_use = True
+
+    def _expect_prepared(self) -> None:
+        if not self._in_use:
+            raise NotFittedError(
+                f"this {type(self).__name__} has not seen a sample yet: call learn, or prepare"
+            )
+
+    def _expect_learned(self) -> None:
+        if not self.steps:
+            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
 
     def _expect(self, samples: Tensor) -> None:
         if tuple(samples.shape[1:]) != self._shape or samples.dtype != self._dtype:
@@ -497,7 +509,9 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, tuple):
         return tuple(_plain(one) for one in value)
-    return float(value) if isinstance(value, float) else value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _describe(shape: tuple[int, ...], dtype: torch.dtype) -> str:

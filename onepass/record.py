@@ -178,7 +178,7 @@ def point_of(entry: dict[str, Any]) -> Point:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
         raise RunError(f"{path} is damaged: it is not JSON") from None

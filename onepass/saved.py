@@ -43,5 +43,6 @@ def from_payload(
     except CheckpointError:
         raise
     except Exception as problem:  # whatever a file that fits nothing leads to
-        raise CheckpointError(f"{source} does not fit this onepass: {problem}") from None
+        what = "this onepass" if net is None else "the network that was given"
+        raise CheckpointError(f"{source} does not fit {what}: {problem}") from None
     return learner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -16,6 +17,7 @@ class Configured:
     """A dataclass whose init fields are its settings, stored as given and never changed."""
 
     key: ClassVar[str] = ""
+    _in_use = False
 
     @classmethod
     def setting_names(cls) -> list[str]:
@@ -27,7 +29,7 @@ class Configured:
         hints = get_type_hints(cls)
         for name in texts:
             cls.check_name(name)
-        return {name: read(name, text, hints[name]) for name, text in texts.items()}
+        return {name: read(cls._told(name), text, hints[name]) for name, text in texts.items()}
 
     @classmethod
     def configured(cls, **chosen: Any) -> Self:
@@ -45,14 +47,25 @@ class Configured:
         """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
         return {name: getattr(self, name) for name in self.setting_names()}
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """What is already in use would only seem to change."""
+        if self._in_use and name in (known := type(self).__dataclass_fields__) and known[name].init:
+            raise InputError(f"{name} cannot be changed once learning has begun: make a new one")
+        super().__setattr__(name, value)
+
     def check_types(self) -> None:
         hints = get_type_hints(type(self))
         for name, value in self.get_params().items():
-            check(name, value, hints[name])
+            check(self._told(name), value, hints[name])
 
     def require(self, name: str, holds: bool, wanted: str) -> None:
         if not holds:
-            raise InputError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+            raise InputError(f"{self._told(name)} must be {wanted}, not {getattr(self, name)!r}")
+
+    @classmethod
+    def _told(cls, name: str) -> str:
+        """A setting's name in a message, with whose it is."""
+        return f"{cls.key}: {name}" if cls.key else name
 
 
 def check(name: str, value: object, annotation: Any) -> None:
@@ -93,10 +106,10 @@ def _fits(value: object, annotation: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(one, arguments[0]) for one in value)
     if annotation is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, Real) and not isinstance(value, bool)
         return number and math.isfinite(value)  # type: ignore[arg-type]
     if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, Integral) and not isinstance(value, bool)
     return isinstance(value, annotation)
 
 

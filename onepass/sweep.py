@@ -85,14 +85,13 @@ def _one_by_one(
             yield index, execute(job, out, resume=resume, checkpoint=checkpoint, watch=tell)
         except (*MENDABLE, TrainingError) as problem:
             failures.append(problem)
-    if failures:
-        raise failures[0]
+    _tell(failures)
 
 
 def _collect(
     pending: dict[Future[Answer], int], news: Any, watch: Watch
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    failures: list[Answer] = []
+    failures: list[Exception] = []
     while pending:
         done, _ = wait(pending, timeout=HEARTBEAT, return_when=FIRST_COMPLETED)
         with suppress(queue.Empty):
@@ -104,9 +103,16 @@ def _collect(
             if kind == "result":
                 yield index, answer
             else:
-                failures.append((kind, answer))
-    for kind, message in failures[:1]:
-        raise {"input": RunError, "training": TrainingError}.get(kind, RuntimeError)(message)
+                known = {"input": RunError, "training": TrainingError}
+                failures.append(known.get(kind, RuntimeError)(answer))
+    _tell(failures)
+
+
+def _tell(failures: Sequence[Exception]) -> None:
+    for first in failures[:1]:
+        if others := len(failures) - 1:
+            first.add_note(f"({others} more failed; --resume tries them again and says why)")
+        raise first
 
 
 def _answer(future: Future[Answer]) -> Answer:

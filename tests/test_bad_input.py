@@ -80,6 +80,8 @@ def refused(*arguments: object) -> str:
         (("run", "er", "--seeds", 0), ["--seeds"]),
         (("run", "er", "--every", 0), ["--every"]),
         (("run", "er", "--threads", 0), ["--threads"]),
+        (("run", "er", "--threads", 100_000), ["--threads", "1024"]),
+        (("bench", "er", "--threads", 100_000), ["--threads", "1024"]),
         (("run", "er", "--validation", 1.5), ["between 0 and 1", "1.5"]),
         (("run", "er", "--class-order", "odd"), ["odd", "natural", "shuffled"]),
         (("run", "er", "--device", "tpu"), ["tpu", "cpu", "cuda"]),
@@ -99,6 +101,19 @@ def refused(*arguments: object) -> str:
         (("rnu", "er"), ["rnu"]),
         (("run", "er", "--stream", "blury"), ["'blury'", "Did you mean 'blurry'?", "long-tail"]),
         (("run", "er", "--stream", "blurry:q=1"), ["'q'", "blurry"]),
+        (
+            ("run", "er", "--stream", "class-incremental:tasks=2", "--tasks", 5),
+            ["tasks=2", "--tasks says 5"],
+        ),
+        (
+            ("run", "er", "--stream", "blurry:batch=5", "--batch", 20),
+            ["batch=5", "--batch says 20"],
+        ),
+        (
+            ("run", "er", "--stream", "long-tail:class_order=natural", "--class-order", "shuffled"),
+            ["class_order=natural", "--class-order says shuffled"],
+        ),
+        (("run", "er", "aser", "--memory", 1), ["aser: memory", "at least 2"]),
         (("run", "er", "--stream", "long-tail:rho=x"), ["rho", "a number", "'x'"]),
         (("run", "er", "--dataset", "cifar100", "--data-root", "EMPTY"), ["cifar100", "download"]),
         (("run", "er", "--dataset", "EMPTY/nowhere"), ["nowhere"]),
@@ -471,6 +486,51 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=x, y=np.roll(y, 1))
     with untouched(tmp_path / "runs"), pytest.raises(RunError, match="other data"):
         execute(job, tmp_path / "runs", resume=True)
+
+
+def test_a_finished_run_is_not_given_for_other_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 5)), np.repeat(np.arange(4), 50)
+    file = tmp_path / "mine.npz"
+    np.savez(file, x=x, y=y)
+    job = Job("er", str(file), test_fraction=0.2, tasks=2, validation=0.1, device="cpu")
+    first = execute(job, tmp_path / "runs")
+    assert execute(job, tmp_path / "runs", resume=True)["state_sha256"] == first["state_sha256"]
+    np.savez(file, x=x, y=np.roll(y, 1))
+    with untouched(tmp_path / "runs"), pytest.raises(RunError, match="other data"):
+        execute(job, tmp_path / "runs", resume=True)
+    file.unlink()  # nothing to compare with: the result is still the result
+    assert execute(job, tmp_path / "runs", resume=True)["state_sha256"] == first["state_sha256"]
+
+
+def test_an_option_may_repeat_what_the_stream_says(tmp_path: Path) -> None:
+    said = ("--stream", "class-incremental:tasks=2,batch=20", "--tasks", 2, "--batch", 20)
+    done = onepass("run", "er", "--dataset", "synthetic", *said, "--json", "--out", tmp_path)
+    assert done.status == 0, done.err
+
+
+def test_a_folder_with_a_plain_name_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pets").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for more in ((), ("--test-fraction", 0.2), ("--image-size", 8)):
+        assert "./pets" in refused("run", "er", "--dataset", "pets", *more)
+
+
+def test_a_file_for_out_is_not_a_folder_whichever_way_it_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with untouched(tmp_path):
+        line = refused(*RUN, "--out", tmp_path / "file")
+    assert "a file is in the way" in line and "Errno" not in line
+
+
+def test_more_failures_than_one_are_counted(tmp_path: Path) -> None:
+    for jobs in ("1", "2"):
+        runs = ("run", "er", "gsa", "finetune", "--set", "lr=1e30", "--dataset", "synthetic")
+        done = onepass(*runs, "--jobs", jobs, "--out", tmp_path / jobs)
+        assert done.status == 1
+        assert "the loss of" in done.error and "(2 more failed" in done.error
 
 
 def test_scoring_less_often_than_the_stream_is_long_still_ends_with_a_result(

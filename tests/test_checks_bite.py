@@ -190,13 +190,14 @@ class ForgetsItsGenerators(ER):
 @breaks("a_state_is_a_snapshot")
 class HandsOutItsOptimiser(ER):
     def state_dict(self):
-        return {**super().state_dict(), "optimizer": self._optimizer.state_dict()["state"]}
+        kept = {place: self._optimizer.state[one] for place, one in enumerate(self.trained)}
+        return {**super().state_dict(), "optimizer": kept}
 
 
 @breaks("the_constructor_is_the_configuration")
 class ChangesItsSettings(ER):
     def step(self, x, y):
-        self.lr = self.lr / 2
+        object.__setattr__(self, "lr", self.lr / 2)
         return super().step(x, y)
 
 

@@ -252,3 +252,9 @@ def test_a_batchnorm_that_its_user_froze_stays_frozen():
     learner.predict(data.test_x)
     learner.learn(data.train_x[9:19], data.train_y[9:19])
     assert torch.equal(learner.model.body[1].running_mean, torch.zeros(5))
+
+
+def test_arguments_in_the_wrong_order_are_told_so():
+    stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    with pytest.raises(onepass.InputError, match=r"a learner, then a stream.* a Class"):
+        list(onepass.evaluate(stream, onepass.ER(memory=5)))

@@ -1023,7 +1023,7 @@ def test_a_number_of_current_samples_that_cannot_be_is_refused(settings, wanted)
     with pytest.raises(InputError) as refusal:
         gsa(**settings)
     said = str(refusal.value)
-    assert said.startswith(f"current must be {wanted}")
+    assert said.startswith(f"gsa: current must be {wanted}")
     assert said.endswith(f", not {settings['current']!r}")
 
 

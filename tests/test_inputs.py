@@ -267,3 +267,20 @@ def test_lists_arrays_and_tensors_teach_the_same():
     ):
         one.learn(samples, labels)
     assert len({one.state_sha256() for one in learners}) == 1
+
+
+def test_text_is_no_number():
+    one = onepass.ER(memory=5)
+    for x, y in ((np.zeros((2, 3)), ["cat", "dog"]), ([["a", "b"]], [0])):
+        with pytest.raises(InputError, match="text"):
+            one.learn(x, y)
+
+
+def test_what_a_new_learner_does_not_have_yet_is_said():
+    one = onepass.ER(memory=5)
+    for ask in (one.params_sha256, lambda: one.memory_bytes):
+        with pytest.raises(NotFittedError, match="has not seen a sample"):
+            ask()
+    one.prepare((3,), torch.float32)
+    assert one.memory_bytes == 5 * (3 * 4 + 8)
+    assert len(one.params_sha256()) == 64

@@ -91,8 +91,7 @@ def losses(learner, some):
 
 
 def test_for_small_steps_a_score_is_minus_lr_times_the_product_of_gradients():
-    learner = taught()
-    learner.lr = 1e-3
+    learner = taught(lr=1e-3)
     stream = a_stream(5, 2)
     g = stream_gradient(learner, stream)
     memory = stored(learner)

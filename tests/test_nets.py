@@ -358,3 +358,12 @@ def test_batch_norm_under_vmap_is_that_of_evaluation_also_in_mixed_precision():
     low = torch.func.vmap(norm)(x.bfloat16())
     assert low.dtype == torch.bfloat16
     torch.testing.assert_close(low.float(), alone, atol=0.05, rtol=0.02)
+
+
+def test_a_net_that_gives_no_tensor_is_told_so():
+    class Two(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(InputError, match="a tensor, but it gave a tuple"):
+        onepass.ER(net=Two(), memory=5).learn(torch.zeros(4, 3), [0, 1, 0, 1])

@@ -204,7 +204,7 @@ def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
 def test_another_network_does_not_fit(net, stream, tmp_path):
     one = small("er", net=Own())
     live(one, stream, 0, 3)
-    with pytest.raises(CheckpointError, match=r"learner\.pt does not fit"):
+    with pytest.raises(CheckpointError, match=r"learner\.pt does not fit the network that was"):
         reopened(one, tmp_path, net=net)
 
 

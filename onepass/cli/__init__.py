@@ -64,7 +64,8 @@ def _usage(problem: Any) -> int:
 
 
 def _say(problem: object, status: int) -> int:
-    messages.print(f"error: {problem}".replace(os.linesep, " "), markup=False)
+    told = " ".join([str(problem), *getattr(problem, "__notes__", [])])
+    messages.print(f"error: {told}".replace(os.linesep, " "), markup=False)
     return status
 
 

@@ -56,7 +56,7 @@ def bench(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
     ] = False,

@@ -83,7 +83,9 @@ def run(
         str, typer.Option(help="auto, eager or graph (one CUDA graph per step).")
     ] = "auto",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; part of a run's identity.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="CPU threads; part of a run's identity.")
+    ] = 1,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
     ] = False,

@@ -64,14 +64,14 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     if is_path(name):
         _refuse(name, options)
         return _own(Path(name), image_size, test_fraction)
+    if name not in names() and Path(name).exists():
+        raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     for key, value in own.items():
-        if value is not None:
+        if value is not None and name in names():
             raise InputError(f"{key} is for your own files, not for {name!r}")
     if name in EMBEDDED:
         _refuse(name, options, EMBEDDED[name])
         return EMBEDDED[name](**options)
-    if name not in CATALOGUE and Path(name).exists():
-        raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     if name not in CATALOGUE:
         raise UnknownNameError("dataset", name, names())
     _refuse(name, options)

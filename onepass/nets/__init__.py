@@ -45,6 +45,8 @@ def feature_count(body: nn.Module, x: Tensor) -> int:
     """How many features the backbone gives, by asking it; its statistics stay as they are."""
     with evaluating(body):
         features = body(x)
+    if not isinstance(features, Tensor):
+        raise InputError(f"the net must give a tensor, but it gave a {type(features).__name__}")
     if features.ndim != 2 or len(features) != len(x):
         raise InputError(
             f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
