@@ -72,6 +72,30 @@ class StandardisesEachBatch(ER):
         return Step(done.loss / x.float().std(), {}, done.outputs)
 
 
+@breaks("large_logits_do_no_harm")
+class ExponentiatesFirst(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        p = done.outputs[0].logits.exp()
+        return Step(-(p / p.sum(dim=1, keepdim=True)).amax(dim=1).log().mean(), {}, done.outputs)
+
+
+@breaks("large_logits_do_no_harm")
+class LeavesInfinityBehind(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        with torch.no_grad():
+            self.model.head.bias.mul_(done.outputs[0].logits.max().exp().clamp(min=1))
+        return done
+
+
+@breaks("precisions_agree")
+class ReportsWhatItDoesNotTrain(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        return Step(done.loss * (1.1 if self.precision == "bf16" else 1), {}, done.outputs)
+
+
 @breaks("vectors_are_learned_like_images")
 class NeedsImages(ER):
     def build(self, shape, dtype):

@@ -54,6 +54,33 @@ def extreme_inputs_stay_finite(method: Method) -> None:
     expect(bool(torch.isfinite(step.loss)), "the loss on large vectors is not finite")
 
 
+def large_logits_do_no_harm(method: Method) -> None:
+    """With logits of 1e4 a step is still finite, and so is all that it leaves behind."""
+    source = stream()
+    learner = teach(make(method), source, last=12)
+    x, y = source.batch(12)
+    with torch.no_grad():
+        logits = learner.model(learner.views.normalise(x.to(learner.where)))
+        learner.model.head.weight.mul_(1e4 / logits.abs().max())
+    step = learner.learn(x, y)
+    expect(bool(torch.isfinite(step.loss)), f"the loss is {step.loss}")
+    for name, parameter in learner.model.named_parameters():
+        expect(bool(torch.isfinite(parameter).all()), f"{name} is no longer finite")
+    expect(bool(torch.isfinite(learner.scores(x)).all()), "a score is not finite")
+
+
+def precisions_agree(method: Method) -> None:
+    """The losses of the first steps are those of fp32 in bf16 too, within 2 %."""
+    source = stream()
+    losses = [
+        [float(give(learner).loss) for give in batches(source, last=4)]
+        for learner in (make(method), make(method, precision="bf16"))
+    ]
+    for exact, rounded in zip(*losses, strict=True):
+        near = abs(exact - rounded) < 0.02 * abs(exact) + 0.002
+        expect(near, f"the loss is {exact} in fp32, {rounded} in bf16")
+
+
 def vectors_are_learned_like_images(method: Method) -> None:
     """Float feature vectors are first-class: two separable classes are told apart, at one of two
     learning rates."""
