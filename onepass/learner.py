@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from onepass import devices, engine, files, inputs, optimise
 from onepass.classbook import ClassBook
 from onepass.errors import CheckpointError, InputError, NotFittedError
-from onepass.nets import Classifier, Head, Precision, backbone, evaluating, feature_count
+from onepass.nets import (
+    Classifier,
+    Head,
+    Precision,
+    backbone,
+    compile_kernels,
+    evaluating,
+    feature_count,
+)
 from onepass.parts import Output, Part, Passes, Preset, Samples, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
@@ -404,6 +412,8 @@ class Learner(Configured, ABC):
         self._optimizer = optimise.make(
             self.optimizer, self.model.parameters(), self.lr, self.weight_decay
         )
+        if self.precision == "bf16":
+            compile_kernels(body, self.where)
         self.seen = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
         self._engine = engine.make(

@@ -61,6 +61,7 @@ def refused(*arguments: object) -> str:
     [
         (("run", "gsaa"), ["'gsaa'", "Did you mean 'gsa'?", "finetune"]),
         (("run", "er", "--dataset", "digit"), ["'digit'", "Did you mean 'digits'?"]),
+        (("run", "er", "--dataset", "digit", "--image-size", 8), ["Did you mean 'digits'?"]),
         (("run", "er", "--set", "lrr=1"), ["'lrr'", "Did you mean 'lr'?", "weight_decay"]),
         (("run", "er", "--set", "lr=fast"), ["lr", "a number", "'fast'"]),
         (("run", "er", "--set", "mirror=3"), ["mirror", "true or false", "3"]),

@@ -411,3 +411,12 @@ def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
     assert done.status == 0
     words = done.out.split()
     assert all(name in words for name in listed)
+
+
+def test_what_a_stream_is_is_a_whole_sentence():
+    told = {
+        entry["stream"]: entry["what"]
+        for entry in map(json.loads, onepass("list", "streams", "--json").out.splitlines())
+    }
+    assert told["blurry"].endswith("spread evenly over the other tasks")
+    assert told["class-incremental"].startswith("Tasks of disjoint classes; inside a task")

@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import onepass
+from onepass import learner as learner_module
+from onepass.nets import compile_kernels
 from onepass.nets import norm as norm_module
 from onepass.nets.norm import Norm
 
@@ -181,3 +184,23 @@ def test_where_triton_fails_torch_does_it_and_says_why(asked_anew, monkeypatch):
     monkeypatch.setattr(fused_norm.NormReLU, "apply", fail)
     with pytest.warns(UserWarning, match="no compiler"):
         assert not norm_module._triton_works(torch.device(DEVICE))
+
+
+def test_only_norms_on_a_gpu_are_compiled_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(norm_module, "_triton_works", asked.append)
+    gpu = torch.device("cuda")
+    compile_kernels(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), gpu)
+    compile_kernels(nn.Sequential(Norm(2)), torch.device("cpu"))
+    assert not asked
+    compile_kernels(nn.Sequential(nn.Flatten(), nn.Sequential(Norm(2))), gpu)
+    assert asked == [gpu]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_learner_compiles_before_its_first_step(monkeypatch, precision):
+    asked = []
+    monkeypatch.setattr(learner_module, "compile_kernels", lambda net, where: asked.append(net))
+    one = onepass.ER(net="resnet18", precision=precision, device="cpu", memory=5)
+    one.prepare((3, 9, 9), torch.uint8)
+    assert asked == ([one.model.body] if precision == "bf16" else [])

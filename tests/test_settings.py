@@ -207,6 +207,9 @@ def test_numbers_of_numpy_count_as_numbers(method, tmp_path):
             one.learn(x, labels)
         states.append(one.state_sha256())
     assert states[0] == states[1]
+    fresh = method.learner(**numpys, device="cpu")
+    fresh.save(tmp_path / "fresh.pt")
+    assert onepass.open(tmp_path / "fresh.pt", device="cpu").get_params() == fresh.get_params()
     one.save(tmp_path / "one.pt")
     again = onepass.open(tmp_path / "one.pt", device="cpu").get_params()
     assert again == one.get_params()

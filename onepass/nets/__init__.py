@@ -14,6 +14,7 @@ from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import NearestMean
+from onepass.nets.norm import compile_kernels
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.resnet import ResNet18
 from onepass.nets.virtual import after_step, logits_with, of_free_rows
@@ -69,6 +70,7 @@ __all__ = [
     "backbone",
     "batch_gradients",
     "build",
+    "compile_kernels",
     "evaluating",
     "feature_count",
     "logits_with",

@@ -64,18 +64,26 @@ def _fusable(x: Tensor) -> bool:
     )
 
 
+def compile_kernels(net: nn.Module, device: torch.device) -> None:
+    """Those that the network's norms will need: a machine's first time takes some seconds, which
+    are not a step's."""
+    if device.type == "cuda" and any(isinstance(one, Norm) for one in net.modules()):
+        _triton_works(device)
+
+
 @lru_cache
 def _triton_works(device: torch.device) -> bool:
     """Tried once: besides Triton it takes a compiler for C, Python's headers and a recent GPU."""
     if not find_spec("triton"):
         return False
-    x = torch.zeros(2, 16, 1, 1, dtype=torch.bfloat16, device=device)
+    x = torch.zeros(2, 16, 1, 1, dtype=torch.bfloat16, device=device, requires_grad=True)
     one = torch.ones(16, device=device)
     try:
         from onepass.nets.fused_norm import NormReLU
 
-        arguments = (x, None, one, one, (one.clone(), one.clone()), 0.1, 1e-5, False)
-        NormReLU.apply(*arguments)  # type: ignore[no-untyped-call]
+        for plus, relu in ((None, False), (None, True), (x, True)):
+            arguments = (x, plus, one, one, (one.clone(), one.clone()), 0.1, 1e-5, relu)
+            NormReLU.apply(*arguments).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as reason:
         warnings.warn(
             f"BatchNorm will be slower, Triton does not work here: {reason}", stacklevel=2
