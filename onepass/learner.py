@@ -8,7 +8,7 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
@@ -24,6 +24,7 @@ from onepass.nets import (
     Classifier,
     Head,
     Precision,
+    at_once,
     backbone,
     compile_kernels,
     evaluating,
@@ -260,13 +261,13 @@ class Learner(Configured, ABC):
     def trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def descend(self, loss: Tensor) -> None:
-        """One optimiser step; rows of the head that are spare or frozen stay where they are."""
+    def descend(self, loss: Tensor, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """One optimiser step; rows of the head that are spare or frozen stay where they are. What
+        is done `meanwhile`, beside the optimiser in a captured step, must leave the network be."""
         for parameter in self.trained:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        self.model.head.restore()
+        at_once(loss, lambda _: meanwhile(), lambda _: self._update())
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Of every trained parameter; zeros where the loss does not reach."""
@@ -279,6 +280,9 @@ class Learner(Configured, ABC):
         for parameter, gradient in zip(self.trained, gradients, strict=True):
             alike = gradient.stride() == parameter.stride()
             parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
+        self._update()
+
+    def _update(self) -> None:
         self._optimizer.step()
         self.model.head.restore()
 

@@ -80,6 +80,11 @@ def test_the_branch_starts_after_what_was_there_and_is_waited_for(streams, sever
     ]
 
 
+def test_nothing_to_give_is_nothing_to_keep(streams):
+    assert at_once(torch.ones(1), lambda x: None, lambda x: None) == (None, None)
+    assert streams.log == ["branch waits for line", "line waits for branch"]
+
+
 SIZES = [(3, 1, 8, 8), (3, 2, 8, 8), (3, 2, 7, 9), (1, 2, 8, 8), (1, 2, 9, 7), (5, 3, 11, 10)]
 
 

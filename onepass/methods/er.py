@@ -76,6 +76,5 @@ class ER(Replay):
             share = fractions(both.weight)
         each = surprise(output.logits, output.y, among=self.seen)
         loss = torch.dot(share, self.per_sample(each))
-        self.descend(loss)
-        self.store.add(x, y)
+        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
         return Step(loss.detach(), {}, (output.detach(),))

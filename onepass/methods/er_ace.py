@@ -96,7 +96,6 @@ class ERACE(Replay):
         replayed = cross_entropy(*again, among=self.seen)
         loss = in_batch + replayed
 
-        self.descend(loss)
-        self.store.add(x, y)
+        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
         terms = {"stream": in_batch.detach(), "replay": replayed.detach()}
         return Step(loss.detach(), terms, (first.detach(), again.detach()))

@@ -189,8 +189,7 @@ class ERAML(Replay):
         replayed = cross_entropy(*again, among=self.seen)
         loss = incoming + replayed
 
-        self.descend(loss)
-        self.store.add(x, y)
+        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
         terms = {"stream": incoming.detach(), "replay": replayed.detach()}
         first = first._replace(weight=first.weight * plain)  # otherwise trained by no softmax
         return Step(loss.detach(), terms, (first.detach(), again.detach()))

@@ -202,10 +202,9 @@ class GSA(Learner):
         t3 = mean(w * cross_task(mixed, old, new, log_v), mixed.weight)
         loss = t1 + t2 + t3
 
-        self.descend(loss)
+        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
         if self.update == "after":
             self.balance.update(measured, self.seen)
-        self.store.add(x, y)
         terms = {"T1": t1.detach(), "T2": t2.detach(), "T3": t3.detach()}
         return Step(loss.detach(), terms, (first.detach(), mixed.detach()))
 

@@ -120,8 +120,7 @@ class GSAReleased(Learner):
         replayed = mean(self.weight()[mixed.y] * each, mixed.weight)
         loss = 2 * replayed + in_task
 
-        self.descend(loss)
-        self.store.add(x, y)
+        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
         terms = {"mix": replayed.detach(), "new": in_task.detach()}
         return Step(loss.detach(), terms, (first.detach(), mixed.detach()))
 

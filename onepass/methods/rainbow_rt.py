@@ -157,8 +157,7 @@ class RainbowRT(Learner):
         both = stream.then(self.store.draw(self.replay, fallback=stream))
         output = self.forward(both)
         loss = cross_entropy(output.logits, output.y, output.weight, among=self.seen)
-        self.descend(loss)
-        self.running.add(x, y)
+        self.descend(loss, meanwhile=lambda: self.running.add(x, y))
         return Step(loss.detach(), {}, (output.detach(),))
 
     def finish_task(self) -> None:

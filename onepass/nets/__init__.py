@@ -15,6 +15,7 @@ from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import NearestMean
 from onepass.nets.norm import compile_kernels
+from onepass.nets.parallel import at_once
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.resnet import ResNet18
 from onepass.nets.virtual import after_step, logits_with, of_free_rows
@@ -67,6 +68,7 @@ __all__ = [
     "Precision",
     "ResNet18",
     "after_step",
+    "at_once",
     "backbone",
     "batch_gradients",
     "build",

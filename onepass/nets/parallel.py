@@ -16,7 +16,8 @@ from torch import Tensor
 
 from onepass.nets.per_sample import in_vmap
 
-Made = TypeVar("Made", Tensor, dict[str, Tensor])
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def capturing(x: Tensor) -> bool:
@@ -25,8 +26,8 @@ def capturing(x: Tensor) -> bool:
 
 
 def at_once(
-    x: Tensor, aside: Callable[[Tensor], Made], main: Callable[[Tensor], Tensor]
-) -> tuple[Made, Tensor]:
+    x: Tensor, aside: Callable[[Tensor], First], main: Callable[[Tensor], Second]
+) -> tuple[First, Second]:
     """aside(x) and main(x), and later their gradients, at the same time in a captured step,
     otherwise one after the other."""
     if not capturing(x):
@@ -38,7 +39,8 @@ def at_once(
     second = main(x)
     line.wait_stream(branch)
     for one in first.values() if isinstance(first, dict) else [first]:
-        one.record_stream(line)  # its memory is not for others before it has been read here
+        if isinstance(one, Tensor):
+            one.record_stream(line)  # its memory is not for others before it has been read here
     return first, second
 
 
