@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -295,9 +294,10 @@ class Learner(Configured, ABC):
     # ---- configuration
 
     def __post_init__(self) -> None:
+        self.make_plain()
         self.check_types()
         self.check_settings()
-        self.book = ClassBook(int(self.gap))
+        self.book = ClassBook(self.gap)
         self._fresh = False
         self._ready_at: tuple[int, int, bool] | None = None
 
@@ -317,7 +317,10 @@ class Learner(Configured, ABC):
 
     def payload(self) -> dict[str, Any]:
         """What a file must hold to make this learner again: plain values and tensors."""
-        params = {name: _plain(value) for name, value in self.get_params().items()}
+        params = {
+            name: None if isinstance(value, nn.Module) else value  # files hold no code
+            for name, value in self.get_params().items()
+        }
         spent = {purpose: list(passes) for purpose, passes in self.spent.items()}
         return {
             "method": self.key,
@@ -382,7 +385,7 @@ class Learner(Configured, ABC):
         """Before the first step, and again if that one failed."""
         if not self._fresh:
             self.prepare(shape, dtype)
-        self.book = ClassBook(int(self.gap), told=self.book.told)
+        self.book = ClassBook(self.gap, told=self.book.told)
         self._fresh = False
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -417,17 +420,18 @@ class Learner(Configured, ABC):
             self.optimizer, self.model.parameters(), self.lr, self.weight_decay
         )
         if self.precision == "bf16":
-            compile_kernels(body, self.where)
+            compile_kernels(body)
         self.seen = torch.zeros(FIRST_CAPACITY, dtype=torch.bool, device=self.where)
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
         self._engine = engine.make(
             self.engine, self.capturable, self.where, self.generators.values()
         )
         self.build(shape, dtype)
-        self._fresh = self._in_use = True
+        self._fixed = frozenset(self.setting_names())
+        self._fresh = True
 
     def _expect_prepared(self) -> None:
-        if not self._in_use:
+        if not self._fixed:
             raise NotFittedError(
                 f"this {type(self).__name__} has not seen a sample yet: call learn, or prepare"
             )
@@ -515,17 +519,6 @@ class Learner(Configured, ABC):
                 source.set_state(entry["state"])
             else:  # another kind of device: its numbers cannot be continued, only begun anew
                 source.manual_seed(generator(self.seed, f"{name} after {steps}").initial_seed())
-
-
-def _plain(value: Any) -> Any:
-    """A setting as a file can hold it: NumPy's numbers as Python's, a user's network as none."""
-    if isinstance(value, nn.Module):
-        return None
-    if isinstance(value, tuple):
-        return tuple(_plain(one) for one in value)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _describe(shape: tuple[int, ...], dtype: torch.dtype) -> str:

@@ -62,10 +62,21 @@ def load_state(
     parameters: Sequence[nn.Parameter],
     saved: dict[int, dict[str, Any]],
 ) -> None:
-    state = {one: saved[place] for place, one in enumerate(parameters) if place in saved}
+    state = {
+        one: {name: _laid_out_as(one, value) for name, value in saved[place].items()}
+        for place, one in enumerate(parameters)
+        if place in saved
+    }
     own_order = [one for group in optimizer.param_groups for one in group["params"]]
     placed = {place: state[one] for place, one in enumerate(own_order) if one in state}
     optimizer.load_state_dict({**optimizer.state_dict(), "state": placed})
+
+
+def _laid_out_as(parameter: nn.Parameter, value: Tensor) -> Tensor:
+    """A copy that lies in memory as the parameter does, which fused optimisers take for granted:
+    images on a GPU are channels-last, on the host not."""
+    alike = value.shape == parameter.shape
+    return torch.empty_like(parameter).copy_(value) if alike else value.clone()
 
 
 def forget_rows(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, rows: slice) -> None:

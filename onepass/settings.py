@@ -17,7 +17,7 @@ class Configured:
     """A dataclass whose init fields are its settings, stored as given and never changed."""
 
     key: ClassVar[str] = ""
-    _in_use = False
+    _fixed = frozenset[str]()
 
     @classmethod
     def setting_names(cls) -> list[str]:
@@ -49,9 +49,14 @@ class Configured:
 
     def __setattr__(self, name: str, value: object) -> None:
         """What is already in use would only seem to change."""
-        if self._in_use and name in (known := type(self).__dataclass_fields__) and known[name].init:
+        if name in self._fixed:
             raise InputError(f"{name} cannot be changed once learning has begun: make a new one")
         super().__setattr__(name, value)
+
+    def make_plain(self) -> None:
+        """NumPy's numbers and names as Python's, which files can hold and no sum overflows."""
+        for name, value in self.get_params().items():
+            setattr(self, name, _plain(value))
 
     def check_types(self) -> None:
         hints = get_type_hints(type(self))
@@ -66,6 +71,20 @@ class Configured:
     def _told(cls, name: str) -> str:
         """A setting's name in a message, with whose it is."""
         return f"{cls.key}: {name}" if cls.key else name
+
+
+def _plain(value: Any) -> Any:
+    """What is plain already stays the same object, as scikit-learn's `clone` asks."""
+    if isinstance(value, tuple):
+        made = tuple(_plain(one) for one in value)
+        return value if all(a is b for a, b in zip(made, value, strict=True)) else made
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return str(value) if isinstance(value, str) else value
 
 
 def check(name: str, value: object, annotation: Any) -> None:
@@ -106,10 +125,10 @@ def _fits(value: object, annotation: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(one, arguments[0]) for one in value)
     if annotation is float:
-        number = isinstance(value, Real) and not isinstance(value, bool)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and math.isfinite(value)  # type: ignore[arg-type]
     if annotation is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, annotation)
 
 

@@ -110,8 +110,8 @@ def _collect(
 
 def _tell(failures: Sequence[Exception]) -> None:
     for first in failures[:1]:
-        if others := len(failures) - 1:
-            first.add_note(f"({others} more failed; --resume tries them again and says why)")
+        for other in failures[1:]:
+            first.add_note(f"Also: {other}")
         raise first
 
 

@@ -2,6 +2,7 @@
 kernels run in Triton's interpreter, on the host."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -187,20 +188,40 @@ def test_where_triton_fails_torch_does_it_and_says_why(asked_anew, monkeypatch):
 
 
 def test_only_norms_on_a_gpu_are_compiled_for(monkeypatch):
+    """For the device of the parameters, by which the step asks too: cuda is not cuda:0."""
     asked = []
     monkeypatch.setattr(norm_module, "_triton_works", asked.append)
-    gpu = torch.device("cuda")
-    compile_kernels(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), gpu)
-    compile_kernels(nn.Sequential(Norm(2)), torch.device("cpu"))
+    compile_kernels(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Norm(2)))
     assert not asked
-    compile_kernels(nn.Sequential(nn.Flatten(), nn.Sequential(Norm(2))), gpu)
-    assert asked == [gpu]
+    there = Norm(2)
+    there._parameters["weight"] = SimpleNamespace(is_cuda=True, device=torch.device("cuda:0"))
+    compile_kernels(nn.Sequential(nn.Flatten(), nn.Sequential(there)))
+    assert asked == [torch.device("cuda:0")]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_learner_compiles_before_its_first_step(monkeypatch, precision):
     asked = []
-    monkeypatch.setattr(learner_module, "compile_kernels", lambda net, where: asked.append(net))
+    monkeypatch.setattr(learner_module, "compile_kernels", asked.append)
     one = onepass.ER(net="resnet18", precision=precision, device="cpu", memory=5)
     one.prepare((3, 9, 9), torch.uint8)
     assert asked == ([one.model.body] if precision == "bf16" else [])
+
+
+def test_the_trial_runs_all_that_a_network_uses_and_asks_for_gradients_itself(
+    asked_anew, monkeypatch
+):
+    used, backward = [], []
+    for name, log in (("forward", used), ("backward", backward)):
+        method = getattr(fused_norm.NormReLU, name)
+
+        def noted(ctx, *arguments, method=method, log=log):
+            log.append(arguments)
+            return method(ctx, *arguments)
+
+        monkeypatch.setattr(fused_norm.NormReLU, name, staticmethod(noted))
+    with torch.no_grad():
+        assert norm_module._triton_works(torch.device(DEVICE))
+    asked = {(plus is not None, relu) for _, plus, *_, relu in used}
+    assert asked == {(False, False), (False, True), (True, True)}
+    assert len(backward) == len(used)

@@ -180,7 +180,7 @@ def three():
 def descend(optimizer, parameters, seed):
     source = torch.Generator().manual_seed(seed)
     for one in parameters:
-        one.grad = torch.randn(one.shape, generator=source)
+        one.grad = torch.empty_like(one).copy_(torch.randn(one.shape, generator=source))
     optimizer.step()
 
 
@@ -216,3 +216,38 @@ def test_a_saved_state_is_a_copy():
     before = saved[0]["exp_avg"].clone()
     descend(optimizer, parameters, seed=1)
     assert torch.equal(saved[0]["exp_avg"], before)
+
+
+def filters(channels_last):
+    source = torch.Generator().manual_seed(0)
+    weight = torch.randn(4, 3, 3, 3, generator=source)
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    return nn.Parameter(weight.contiguous(memory_format=order))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("there", [True, False])
+def test_state_goes_on_where_parameters_lie_otherwise(kind, there):
+    """On a GPU filters are channels-last, on the host not; fused optimisers read in order."""
+    one = [filters(there)]
+    optimizer = optimise.make(kind, one, lr=0.1, decay=0.01)
+    descend(optimizer, one, seed=0)
+    other = [filters(not there)]
+    moved = optimise.make(kind, other, lr=0.1, decay=0.01)
+    other[0].data.copy_(one[0].data)
+    optimise.load_state(moved, other, optimise.state_of(optimizer, one))
+    for seed in (1, 2):
+        descend(optimizer, one, seed)
+        descend(moved, other, seed)
+    torch.testing.assert_close(one[0], other[0], rtol=1e-6, atol=1e-7)
+
+
+def test_a_loaded_state_is_a_copy_too():
+    parameters = three()
+    optimizer = optimise.make("adam", parameters, lr=0.1, decay=0.0)
+    descend(optimizer, parameters, seed=0)
+    saved = optimise.state_of(optimizer, parameters)
+    before = {name: value.clone() for name, value in saved[1].items()}
+    optimise.load_state(optimizer, parameters, saved)
+    descend(optimizer, parameters, seed=1)
+    assert all(torch.equal(value, before[name]) for name, value in saved[1].items())

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from onepass.nets import conv, parallel
+import onepass
+from onepass.nets import classifier, conv, parallel
 from onepass.nets.conv import Conv
+from onepass.nets.lower import lowered
 from onepass.nets.parallel import at_once
 
 
@@ -142,3 +144,52 @@ def test_otherwise_it_is_torchs_own(streams, monkeypatch, what):
         out = ours(x)
     assert out.grad_fn.name() == "ConvolutionBackward0"
     assert not streams.log
+
+
+def test_the_memory_is_updated_beside_the_optimiser(streams, monkeypatch):
+    one = onepass.ER(memory=5, device="cpu")
+    x = torch.rand(4, 3)
+    one.learn(x, [0, 1, 0, 1])
+    streams.log.clear()
+    add, update = one.store.add, one._optimizer.step
+    monkeypatch.setattr(one.store, "add", lambda *a: (streams.note("memory"), add(*a))[1])
+    monkeypatch.setattr(one._optimizer, "step", lambda: (streams.note("optimiser"), update())[1])
+    one.learn(x, [0, 1, 0, 1])
+    assert streams.log == [
+        "branch waits for line",
+        "memory on branch",
+        "optimiser on line",
+        "line waits for branch",
+    ]
+
+
+def test_weights_are_cast_beside_the_views(streams, monkeypatch):
+    one = onepass.ER(memory=5, device="cpu", precision="bf16")
+    x = torch.rand(4, 3)
+    one.learn(x, [0, 1, 0, 1])
+    streams.log.clear()
+    views = one.views
+    cast = lambda net: (streams.note("casts"), lowered(net))[1]  # noqa: E731
+    monkeypatch.setattr(classifier, "lowered", cast)
+    monkeypatch.setattr(one, "views", Noted(views, lambda: streams.note("views")))
+    one.learn(x, [0, 1, 0, 1])
+    assert streams.log[:4] == [
+        "branch waits for line",
+        "casts on branch",
+        "views on line",
+        "line waits for branch",
+    ]
+
+
+class Noted:
+    """Views that say when they are made."""
+
+    def __init__(self, views, say):
+        self.views, self.say = views, say
+
+    def __call__(self, x):
+        self.say()
+        return self.views(x)
+
+    def __getattr__(self, name):
+        return getattr(self.views, name)

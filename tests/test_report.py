@@ -78,8 +78,8 @@ def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> N
 
 def test_passes_are_images_trained_for_each_image_of_the_stream(runs: Path) -> None:
     table = rows(onepass("table", runs, "--format", "csv").out)
-    passes = {row["method"]: row["passes/sample"] for row in table}
-    assert passes == {"er": "7.4", "finetune": "1.0", "joint": "1.0"}
+    passes = {row["method"]: (row["trained/sample"], row["scored/sample"]) for row in table}
+    assert passes == {"er": ("7.4", "0.0"), "finetune": ("1.0", "0.0"), "joint": ("1.0", "0.0")}
 
 
 def test_every_format_shows_the_same_cells(runs: Path) -> None:
@@ -90,8 +90,9 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
     numbers = rows(formats["csv"].out)
-    header = [name for name in numbers[0] if not name.endswith(" sd")]
-    cells = [header, *([for_people(row, name) for name in header] for row in numbers)]
+    names = [name for name in numbers[0] if not name.endswith(" sd") and name != "scored/sample"]
+    header = [name.replace("trained/sample", "passes/sample") for name in names]
+    cells = [header, *([for_people(row, name) for name in names] for row in numbers)]
 
     first, rule, *body = formats["markdown"].out.splitlines()
     assert set(rule) == {"|", "-"}
@@ -110,6 +111,8 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
 
 def for_people(row: dict[str, str], name: str) -> str:
     """A cell of the other formats, from the numbers of the comma-separated one."""
+    if name == "trained/sample" and float(row["scored/sample"]):
+        return f"{row[name]} + {row['scored/sample']}"
     if f"{name} sd" not in row:
         return row[name]
     spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""
@@ -165,7 +168,26 @@ def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
     assert [row["n"] for row in table] == ["1", "1"]
     drawn = tmp_path / "curves.svg"
     assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
-    assert "second/pets.npz" in drawn.read_text()
+    for place in ("first", "second"):
+        assert f"er tasks=2 ({place}/pets.npz, 100)" in drawn.read_text()
+
+
+def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> None:
+    for dataset in ("digits", "synthetic"):
+        arguments = ("--dataset", dataset, "--json", "--out", tmp_path)
+        assert onepass("run", "finetune", *arguments).status == 0
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    for row in rows(onepass("table", tmp_path, "--format", "csv").out):
+        assert f"finetune ({row['dataset']}, 0)" in drawn.read_text()
+        assert f"<!-- {float(row['accuracy']):.1f} -->" in drawn.read_text()
+
+
+def test_images_that_are_only_scored_are_a_number_of_their_own(tmp_path: Path) -> None:
+    assert onepass("run", "mir", "--dataset", "synthetic", "--json", "--out", tmp_path).status == 0
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert (row["trained/sample"], row["scored/sample"]) == ("7.4", "64.0")
+    assert "7.4 + 64.0" in onepass("table", tmp_path).out
 
 
 def test_without_variants_there_is_no_column_for_them(runs: Path, tmp_path: Path) -> None:

@@ -287,3 +287,17 @@ def test_a_clone_has_a_network_of_its_own():
     copy = clone(one)
     assert copy.net is not one.net
     assert isinstance(copy.net, Own)
+
+
+@pytest.mark.parametrize("key", ["er", "gsa"])
+def test_a_resnet_that_is_named_goes_on_too(key, tmp_path):
+    """Its norms keep no count of batches, which torch would like to find in a file."""
+    x = np.random.default_rng(0).integers(0, 256, (4, 3, 9, 9), dtype=np.uint8)
+    whole, stopped = (small(key, net="resnet18") for _ in range(2))
+    for one in (whole, stopped):
+        one.learn(x, [0, 1, 0, 1])
+    stopped.save(tmp_path / "learner.pt")
+    opened = onepass.open(tmp_path / "learner.pt", device="cpu")
+    for one in (whole, opened):
+        one.learn(x, [1, 2, 1, 2])
+    assert opened.state_sha256() == whole.state_sha256()

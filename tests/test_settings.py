@@ -1,6 +1,6 @@
 """Settings are typed, checked, named when wrong, and read from text."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -158,6 +158,20 @@ def test_a_learner_refuses_a_setting_that_makes_no_sense(chosen, said):
     assert str(refusal.value).startswith("er: ")
 
 
+def test_what_is_no_setting_can_be_changed_at_any_time():
+    class Counting(onepass.ER):
+        drawn: ClassVar[int] = 0
+
+        def step(self, x, y):
+            self.drawn += 1
+            return super().step(x, y)
+
+    one = Counting(memory=5, device="cpu")
+    for _ in range(3):
+        one.learn(np.zeros((4, 3)), [0, 1, 0, 1])
+    assert one.drawn == 3 and Counting.drawn == 0
+
+
 def test_settings_are_fixed_once_they_are_in_use():
     """The optimiser, the memory and a captured step are made of them: changing one would be saved,
     and not obeyed."""
@@ -189,31 +203,42 @@ def test_a_learner_shows_the_settings_it_was_given():
 
 @pytest.mark.parametrize("method", onepass.registry.methods(), ids=lambda one: one.key)
 def test_numbers_of_numpy_count_as_numbers(method, tmp_path):
-    """They learn the same bits, and a file holds them as Python's."""
-    whole = {
+    """They learn the same bits, and a file holds what came of them."""
+    usual = {
         name: value
         for name, value in method.learner().get_params().items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float | str) and not isinstance(value, bool)
     }
-    numpys = {
-        name: np.int64(value) if isinstance(value, int) else np.float64(value)
-        for name, value in whole.items()
-    }
+    kinds = {int: np.int64, float: np.float64, str: np.str_}
+    numpys = {name: kinds[type(value)](value) for name, value in usual.items()}
     x = np.random.default_rng(0).normal(size=(8, 3))
     states = []
-    for chosen in (whole, numpys):
-        one = method.learner(**chosen, device="cpu")
+    for chosen in (usual, numpys):
+        one = method.learner(**{**chosen, "device": "cpu"})
         for labels in ([0, 1] * 4, [2, 3] * 4):
             one.learn(x, labels)
+            one.new_task()
+        one.predict(x)
         states.append(one.state_sha256())
     assert states[0] == states[1]
-    fresh = method.learner(**numpys, device="cpu")
-    fresh.save(tmp_path / "fresh.pt")
-    assert onepass.open(tmp_path / "fresh.pt", device="cpu").get_params() == fresh.get_params()
-    one.save(tmp_path / "one.pt")
-    again = onepass.open(tmp_path / "one.pt", device="cpu").get_params()
-    assert again == one.get_params()
-    assert all(type(again[name]) in (int, float) for name in whole)
+    for name, learner in (("taught.pt", one), ("fresh.pt", method.learner(**numpys))):
+        learner.save(tmp_path / name)
+        again = onepass.open(tmp_path / name, device="cpu")
+        assert again.get_params() == {**learner.get_params(), "device": "cpu"}
+        assert all(type(again.get_params()[name]) in kinds for name in usual)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.int32])
+def test_small_numbers_of_numpy_do_not_overflow(kind):
+    one = onepass.ER(memory=kind(100), replay=kind(64), device="cpu")
+    one.learn(np.zeros((8, 3)), [0, 1] * 4)
+    assert one.memory_bytes == 100 * (3 * 4 + 8)
+
+
+def test_what_is_plain_is_stored_as_it_is():
+    mean = (0.1, 0.2)
+    assert onepass.ER(mean=mean, std=(1.0, 1.0)).mean is mean
+    assert onepass.ER(mean=(np.float32(0.5),), std=(np.float64(1),)).get_params()["mean"] == (0.5,)
 
 
 def test_other_numbers_of_numpy_are_refused_as_any_other():

@@ -6,12 +6,15 @@ import inspect
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from onepass.checks.tools import Method, batches, device, expect, make, stream, teach
+from onepass.nets import ResNet18
 from onepass.saved import open_learner
+from onepass.streams import Stream
 
 
 def same_seed_same_bits(method: Method) -> None:
@@ -48,16 +51,25 @@ def global_generators_are_left_alone(method: Method) -> None:
 
 
 def a_saved_learner_goes_on_exactly(method: Method) -> None:
-    """Saved amid a task, opened and taught the rest, it equals one that was never stopped."""
-    source = stream(classes=20)
-    for stop in (1, 13, 70):
-        whole = teach(make(method), source, last=stop + 9)
-        stopped = teach(make(method), source, last=stop)
+    """Saved amid a task, opened and taught the rest, it equals one that was never stopped; also
+    with a network that has statistics of its own."""
+    _stop_and_go_on(method, stream(classes=20), stops=(1, 13, 70), more=9)
+    small = ResNet18(width=2)
+    _stop_and_go_on(method, stream(shape=(3, 9, 9)), stops=(10,), more=2, net=small)
+
+
+def _stop_and_go_on(
+    method: Method, source: Stream, stops: tuple[int, ...], more: int, **settings: Any
+) -> None:
+    for stop in stops:
+        whole = teach(make(method, **settings), source, last=stop + more)
+        stopped = teach(make(method, **settings), source, last=stop)
         with tempfile.TemporaryDirectory() as folder:
             stopped.save(Path(folder) / "learner.pt")
-            opened = open_learner(Path(folder) / "learner.pt", device=device.get())
+            path = Path(folder) / "learner.pt"
+            opened = open_learner(path, device=device.get(), net=settings.get("net"))
         expect(opened.state_sha256() == stopped.state_sha256(), "opening changed the learner")
-        teach(opened, source, first=stop, last=stop + 9)
+        teach(opened, source, first=stop, last=stop + more)
         expect(opened.state_sha256() == whole.state_sha256(), f"stopping at {stop} was not exact")
 
 

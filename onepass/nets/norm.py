@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,12 @@ class Norm(nn.BatchNorm2d):
         shift = self.bias - self.running_mean * scale
         return (x * scale[:, None, None] + shift[:, None, None]).to(x.dtype)
 
+    def _load_from_state_dict(
+        self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *more: Any
+    ) -> None:
+        """A state without a version is of the first one to torch, which then adds the count."""
+        super()._load_from_state_dict(state, prefix, {**metadata, "version": self._version}, *more)
+
     def reset_running_stats(self) -> None:
         assert self.running_mean is not None and self.running_var is not None
         self.running_mean.zero_()
@@ -64,11 +71,12 @@ def _fusable(x: Tensor) -> bool:
     )
 
 
-def compile_kernels(net: nn.Module, device: torch.device) -> None:
+def compile_kernels(net: nn.Module) -> None:
     """Those that the network's norms will need: a machine's first time takes some seconds, which
     are not a step's."""
-    if device.type == "cuda" and any(isinstance(one, Norm) for one in net.modules()):
-        _triton_works(device)
+    for norm in (one for one in net.modules() if isinstance(one, Norm)):
+        if norm.weight.is_cuda:
+            _triton_works(norm.weight.device)
 
 
 @lru_cache
@@ -81,9 +89,10 @@ def _triton_works(device: torch.device) -> bool:
     try:
         from onepass.nets.fused_norm import NormReLU
 
-        for plus, relu in ((None, False), (None, True), (x, True)):
-            arguments = (x, plus, one, one, (one.clone(), one.clone()), 0.1, 1e-5, relu)
-            NormReLU.apply(*arguments).sum().backward()  # type: ignore[no-untyped-call]
+        with torch.enable_grad():
+            for plus, relu in ((None, False), (None, True), (x, True)):
+                arguments = (x, plus, one, one, (one.clone(), one.clone()), 0.1, 1e-5, relu)
+                NormReLU.apply(*arguments).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as reason:
         warnings.warn(
             f"BatchNorm will be slower, Triton does not work here: {reason}", stacklevel=2

@@ -53,7 +53,9 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
 def _grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs of one row of the table belong together; names say only what differs."""
     groups = grouped([_needed(run) for run in runs])
-    several = len({(r["dataset"], r["memory"]) for (r, *_) in groups if r["memory"]}) > 1
+    datasets = {result["dataset"] for (result, *_) in groups}
+    memories = {result["memory"] for (result, *_) in groups if result["memory"]}
+    several = len(datasets) > 1 or len(memories) > 1
     return {
         _name(group[0], several): [RunFolder(Path(result["out"])) for result in group]
         for group in groups

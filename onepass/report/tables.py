@@ -53,7 +53,8 @@ class Row:
     anytime: Spread | None
     runs: int
     steps_per_second: float
-    passes: str
+    trained: float
+    scored: float
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -72,19 +73,14 @@ def grouped(results: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[tuple[Any, ...], dict[tuple[int, str], dict[str, Any]]] = {}
     sources: dict[str, set[str]] = {}
     for result in results:
-        sources.setdefault(result["dataset"], set()).add(_source(result))
+        sources.setdefault(result["dataset"], set()).add(result.get("source", result["dataset"]))
     for result in results:
         named = {**result}
         if len(same_name := sources[result["dataset"]]) > 1:
-            named["dataset"] = _told_apart(same_name)[_source(result)]
+            named["dataset"] = _told_apart(same_name)[result.get("source", result["dataset"])]
         key = tuple(named[name] for name in ("dataset", "memory", "method", "variant"))
         groups.setdefault(key, {}).setdefault((named["seed"], named["state_sha256"]), named)
     return [list(group.values()) for group in groups.values()]
-
-
-def _source(result: dict[str, Any]) -> str:
-    """Which dataset; early runs know only its name."""
-    return str(result.get("source", result["dataset"]))
 
 
 def _told_apart(paths: set[str]) -> dict[str, str]:
@@ -107,7 +103,6 @@ def _row(group: list[dict[str, Any]]) -> Row:
     first = group[0]
     accuracy = over("accuracy")
     assert accuracy is not None
-    scored = first["scored_per_sample"]
     return Row(
         method=first["method"],
         variant=first["variant"],
@@ -118,7 +113,8 @@ def _row(group: list[dict[str, Any]]) -> Row:
         anytime=over("anytime_accuracy"),
         runs=len(group),
         steps_per_second=mean(result["steps_per_second"] for result in group),
-        passes=f"{first['trained_per_sample']:.1f}" + (f" + {scored:.1f}" if scored else ""),
+        trained=first["trained_per_sample"],
+        scored=first["scored_per_sample"],
     )
 
 
@@ -141,6 +137,8 @@ def grid(
 def _cells(row: Row, apart: bool) -> dict[str, str]:
     measured = {"accuracy": row.accuracy, "forgetting": row.forgetting, "any-time": row.anytime}
     shown = {name: str(spread or "-") for name, spread in measured.items()}
+    passes = {"trained/sample": f"{row.trained:.1f}", "scored/sample": f"{row.scored:.1f}"}
+    together = " + ".join(passes.values()) if row.scored else passes["trained/sample"]
     return {
         "method": row.method,
         "variant": row.variant,
@@ -149,7 +147,7 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
         **(_numbers(measured) if apart else shown),
         "n": str(row.runs),
         "steps/s": f"{row.steps_per_second:.0f}",
-        "passes/sample": row.passes,
+        **(passes if apart else {"passes/sample": together}),
     }
 
 
