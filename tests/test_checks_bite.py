@@ -13,12 +13,12 @@ from onepass.checks import CHECKS, NEEDS_GPU, check_method
 from onepass.parts import Part, Passes, Step
 from onepass.seeds import generator
 
-BROKEN = {}
+BROKEN = []
 
 
 def breaks(check):
     def register(cls):
-        BROKEN[check] = dataclass(kw_only=True, eq=False)(cls)
+        BROKEN.append((check, dataclass(kw_only=True, eq=False)(cls)))
         return cls
 
     return register
@@ -87,7 +87,8 @@ class LeavesInfinityBehind(ER):
     def step(self, x, y):
         done = super().step(x, y)
         with torch.no_grad():
-            self.model.head.bias[-1] = done.outputs[0].logits.max().exp()
+            large = done.outputs[0].logits.max() > 1000
+            self.model.head.bias[-1] += large / ~large
         return done
 
 
@@ -313,17 +314,19 @@ class SaysNothing(ER):
 
 
 def test_every_check_is_shown_something_that_breaks_it():
-    assert set(BROKEN) | set(NEEDS_GPU) == set(CHECKS)
+    assert {check for check, _ in BROKEN} | set(NEEDS_GPU) == set(CHECKS)
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_the_check_fails_when_its_subject_is_broken(name):
+@pytest.mark.parametrize(
+    ("check", "method"), BROKEN, ids=[f"{name}-{one.__name__}" for name, one in BROKEN]
+)
+def test_the_check_fails_when_its_subject_is_broken(check, method):
     with pytest.raises(Exception) as caught:
-        CHECKS[name](BROKEN[name])
+        CHECKS[check](method)
     assert not isinstance(caught.value, NameError | ImportError | SyntaxError)
 
 
 def test_a_foreign_method_gets_a_report():
-    outcome = check_method(BROKEN["declared_passes_are_counted"])
+    outcome = check_method(dict(BROKEN)["declared_passes_are_counted"])
     assert "declared_passes_are_counted" in outcome.failed
     assert "same_seed_same_bits" in outcome.passed

@@ -183,6 +183,16 @@ def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> N
         assert f"<!-- {float(row['accuracy']):.1f} -->" in drawn.read_text()
 
 
+def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
+    for memory in (50, 200):
+        arguments = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", tmp_path)
+        assert onepass("run", "er", *arguments).status == 0
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    for row in rows(onepass("table", tmp_path, "--format", "csv").out):
+        assert f"er (synthetic, {row['memory']})" in drawn.read_text()
+
+
 def test_images_that_are_only_scored_are_a_number_of_their_own(tmp_path: Path) -> None:
     assert onepass("run", "mir", "--dataset", "synthetic", "--json", "--out", tmp_path).status == 0
     (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
