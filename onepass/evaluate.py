@@ -171,6 +171,14 @@ class _Clock:
         return {**self.taken, "capture": self.captured}
 
 
+def check_scorable(stream: Stream) -> None:
+    """There must be something to score after each task."""
+    tested = set(stream.dataset.test_y.tolist())
+    for task, group in enumerate(stream.tasks):
+        if not tested.intersection(group):
+            raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
+
+
 class _Test:
     """The test set, sorted by class, so that the classes seen so far are scored and no others."""
 
@@ -179,9 +187,7 @@ class _Test:
         self.samples = [
             stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
         ]
-        for task, group in enumerate(stream.tasks):
-            if not any(len(self.samples[label]) for label in group):
-                raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
+        check_scorable(stream)
 
     def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
         known = (label for label in sorted(learner.classes) if label < len(self.samples))

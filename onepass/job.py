@@ -17,7 +17,7 @@ import torch
 from onepass import data, metrics, registry, streams
 from onepass.data.load import is_path
 from onepass.errors import CheckpointError, InputError, RunError, UnknownNameError
-from onepass.evaluate import Point, Tick, walk
+from onepass.evaluate import Point, Tick, check_scorable, walk
 from onepass.learner import Learner
 from onepass.record import Progress, RunFolder, surroundings
 from onepass.saved import from_payload
@@ -82,7 +82,7 @@ class Job:
     @property
     def source(self) -> str:
         """Which dataset: its name, or the whole path of the user's own."""
-        return str(Path(self.dataset).resolve()) if is_path(self.dataset) else self.dataset
+        return _source(self.dataset)
 
     @property
     def variant(self) -> str:
@@ -121,6 +121,7 @@ class Job:
         if info.one_task:
             table["tasks"] = 1
         stream = streams.make(dataset, table, seed=self.seed)
+        check_scorable(stream)
         return stream, info.learner.configured(**self.arguments(dataset))
 
     def asked_of_stream(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def execute(
     if folder.exists() and not resume:
         raise RunError(f"{folder.path} exists; --resume goes on with it, --out puts it elsewhere")
     found = folder.description()
-    if found is not None and found["job"] != _plain(job):
+    if found is not None and _asked(found) != _plain(job):
         raise RunError(f"{folder.path} holds a run with other settings: {_difference(found, job)}")
     finished = folder.result()
     if finished is not None:
@@ -300,13 +301,22 @@ def _plain(job: Job) -> dict[str, Any]:
     """What makes two jobs the same; where the data lie on this machine does not."""
     whole: dict[str, Any] = json.loads(json.dumps(asdict(job)))
     del whole["data_root"]
-    return whole
+    return {**whole, "dataset": job.source}
+
+
+def _asked(description: dict[str, Any]) -> dict[str, Any]:
+    asked: dict[str, Any] = description["job"]
+    return {**asked, "dataset": _source(str(asked.get("dataset")))}
+
+
+def _source(dataset: str) -> str:
+    return str(Path(dataset).resolve()) if is_path(dataset) else dataset
 
 
 def _difference(found: dict[str, Any], job: Job) -> str:
-    wanted = _plain(job)
-    names = [name for name in wanted if found["job"].get(name) != wanted[name]]
-    return ", ".join(f"{name} {found['job'].get(name)!r}, not {wanted[name]!r}" for name in names)
+    asked, wanted = _asked(found), _plain(job)
+    names = [name for name in wanted if asked.get(name) != wanted[name]]
+    return ", ".join(f"{name} {asked.get(name)!r}, not {wanted[name]!r}" for name in names)
 
 
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:

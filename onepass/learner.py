@@ -313,6 +313,11 @@ class Learner(Configured, ABC):
 
     def save(self, path: str | Path) -> None:
         """Writes the learner; `onepass.open` reads it and goes on, bit for bit."""
+        if "key" not in vars(type(self)):
+            raise InputError(
+                f"{type(self).__name__} cannot be saved: a file names its method, and this class "
+                "has no name of its own; give it one with @method"
+            )
         files.write_checkpoint(Path(path), self.payload())
 
     def payload(self) -> dict[str, Any]:

@@ -53,7 +53,11 @@ def _images(source: Path) -> list[Path]:
         raise InputError(f"there is no {source}")
     if source.is_file():
         return [source]
-    found = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
+    found = sorted(
+        path
+        for path in source.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    )
     if files := [path for path in found if path.is_file()]:
         return files
     raise InputError(f"there is no image in {source}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from onepass.errors import UnknownNameError
+from onepass.errors import InputError, UnknownNameError
 from onepass.learner import Learner
 
 Boundaries = Literal["ignores", "uses"]
@@ -44,6 +44,9 @@ def method(
     """Registers a learner under the name by which the command line and the tables know it."""
 
     def register(learner: type[L]) -> type[L]:
+        known = _METHODS.get(key)
+        if known is not None and known.learner.__qualname__ != learner.__qualname__:
+            raise InputError(f"there is a method {key!r} already: {known.learner.__qualname__}")
         learner.key = key
         _METHODS[key] = MethodInfo(key, learner, paper, year, boundaries, one_task)
         return learner

@@ -68,6 +68,7 @@ def refused(*arguments: object) -> str:
         (("run", "er", "--set", "loss=max"), ["loss", "sum or mean", "'max'"]),
         (("run", "er", "--set", "lr=-1"), ["lr", "positive", "-1"]),
         (("run", "er", "--set", "lr"), ["--set", "KEY=VALUE", "'lr'"]),
+        (("run", "er", "--set", "lr=1", "--set", "lr=2"), ["lr", "twice"]),
         (("run", "er", "--set", "seed=1"), ["--seed"]),
         (("run", "er", "--set", "net=vgg"), ["net", "'vgg'", "resnet18"]),
         (("run", "er", "--set", "mean=(1,1)"), ["mean"]),
@@ -497,7 +498,8 @@ def test_a_finished_run_is_not_given_for_other_data(tmp_path: Path) -> None:
     job = Job("er", str(file), test_fraction=0.2, tasks=2, validation=0.1, device="cpu")
     first = execute(job, tmp_path / "runs")
     assert execute(job, tmp_path / "runs", resume=True)["state_sha256"] == first["state_sha256"]
-    np.savez(file, x=x, y=np.roll(y, 1))
+    x[137, 3] += 1e-3  # one number of one sample
+    np.savez(file, x=x, y=y)
     with untouched(tmp_path / "runs"), pytest.raises(RunError, match="other data"):
         execute(job, tmp_path / "runs", resume=True)
     file.unlink()  # nothing to compare with: the result is still the result
@@ -541,3 +543,46 @@ def test_scoring_less_often_than_the_stream_is_long_still_ends_with_a_result(
         "run", "finetune", "--dataset", "synthetic", "--every", 10_000, "--out", tmp_path
     )
     assert done.status == 0, done.err
+
+
+def test_a_dataset_may_be_spelled_otherwise_when_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "below").mkdir()
+    np.savez(tmp_path / "mine.npz", x=rng.normal(size=(80, 5)), y=np.arange(80) % 4)
+    for place, spelled in ((tmp_path, "./mine.npz"), (tmp_path / "below", "../mine.npz")):
+        monkeypatch.chdir(place)
+        data = ("--dataset", spelled, "--test-fraction", 0.2, "--tasks", 2)
+        done = onepass("run", "er", *data, "--resume", "--out", tmp_path / "runs", "--json")
+        assert done.status == 0, done.err
+    assert len(list((tmp_path / "runs").glob("*/result.json"))) == 1
+
+
+def test_data_that_cannot_be_scored_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {"train_x": rng.normal(size=(80, 5)), "train_y": np.arange(80) % 4}
+    parts |= {"test_x": rng.normal(size=(20, 5)), "test_y": np.arange(20) % 2}
+    np.savez(tmp_path / "mine.npz", **parts)
+    with untouched(tmp_path):
+        line = refused("run", "er", "--dataset", tmp_path / "mine.npz", "--tasks", 2,
+                       "--out", tmp_path / "runs")  # fmt: skip
+    assert "no test samples of task 2" in line
+
+
+def test_a_stream_over_files_that_are_not_split_can_be_drawn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", x=rng.normal(size=(80, 5)), y=np.arange(80) % 4)
+    data = ("--dataset", tmp_path / "mine.npz", "--test-fraction", 0.2)
+    stream = "class-incremental:tasks=2"
+    done = onepass("figure", "stream", stream, *data, "-o", tmp_path / "s.PNG")
+    assert done.status == 0, done.err
+    assert (tmp_path / "s.PNG").stat().st_size > 1000
+
+
+def test_hidden_files_are_no_images(model: Path, tmp_path: Path) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "seen.png")
+    (tmp_path / "._seen.png").write_bytes(b"what a Mac leaves behind")
+    done = onepass("predict", model, tmp_path)
+    assert done.status == 0, done.err
+    assert "._seen" not in done.out + done.err

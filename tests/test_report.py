@@ -141,13 +141,58 @@ def test_a_method_without_memory_is_the_same_run_for_every_memory(tmp_path: Path
     assert (row["n"], row["memory"], row["accuracy sd"]) == ("1", "0", "")
 
 
-def test_two_machines_results_for_a_seed_are_two_runs(runs: Path, tmp_path: Path) -> None:
-    for place, bits in (("here", "a"), ("there", "b")):
-        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / place)
-        result = json.loads((tmp_path / place / "result.json").read_text())
-        (tmp_path / place / "result.json").write_text(json.dumps({**result, "state_sha256": bits}))
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
-    assert row["n"] == "2"
+def changed(folder: Path, **values: object) -> None:
+    path = folder / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("what", ["state_sha256", "accuracy"])
+def test_two_results_for_a_seed_are_not_two_seeds(what: str, runs: Path, tmp_path: Path) -> None:
+    """Of two versions of the code, or of data that changed in between: a row for each folder."""
+    for place in ("before", "after"):
+        for seed in (0, 1):
+            folder = tmp_path / place / f"er-{seed}"
+            shutil.copytree(runs / f"er-synthetic-m100-s{seed}", folder)
+            if place == "after":
+                changed(folder, **{what: 50.0 + seed})
+    table = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert [(row["variant"], row["n"]) for row in table] == [("in after", "2"), ("in before", "2")]
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    assert "er before" in drawn.read_text() and "er after" in drawn.read_text()
+
+
+def test_two_results_for_a_seed_in_one_folder_are_refused(runs: Path, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name)
+    changed(tmp_path / "other", state_sha256="x")
+    done = onepass("table", tmp_path)
+    assert done.status == 2
+    assert "several results for one seed: one, other" in done.error
+
+
+def test_brackets_stay_in_a_table(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
+    changed(tmp_path / "er", dataset="pets [old]")
+    assert "pets [old]" in onepass("table", tmp_path).out
+
+
+def test_letters_that_mean_something_to_a_format_are_escaped(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
+    changed(tmp_path / "er", dataset="a|b_c&d#e")
+    assert r"| a\|b_c&d#e |" in onepass("table", tmp_path, "--format", "markdown").out
+    assert r"& a|b\_c\&d\#e &" in onepass("table", tmp_path, "--format", "latex").out
+
+
+def test_a_picture_of_many_methods_has_a_colour_for_each(runs: Path, tmp_path: Path) -> None:
+    for number in range(14):
+        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / f"er-{number}")
+        changed(tmp_path / f"er-{number}", variant=f"lr={number}", state_sha256=str(number))
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    bars = [line for line in drawn.read_text().split("<g id=") if line.startswith('"patch_')]
+    colours = {line.split("fill: ")[1][:7] for line in bars if "fill: #" in line}
+    assert len(colours - {"#ffffff"}) >= 14
 
 
 def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
@@ -169,7 +214,8 @@ def test_datasets_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
     drawn = tmp_path / "curves.svg"
     assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
     for place in ("first", "second"):
-        assert f"er tasks=2 ({place}/pets.npz, 100)" in drawn.read_text()
+        assert f"er ({place}/pets.npz," in drawn.read_text()
+    assert "tasks=2" not in drawn.read_text()  # names say only what differs
 
 
 def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> None:

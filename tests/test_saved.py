@@ -301,3 +301,23 @@ def test_a_resnet_that_is_named_goes_on_too(key, tmp_path):
     for one in (whole, opened):
         one.learn(x, [1, 2, 1, 2])
     assert opened.state_sha256() == whole.state_sha256()
+
+
+def test_a_class_without_a_name_of_its_own_is_not_saved_under_anothers(tmp_path):
+    class Mine(onepass.ER):
+        pass
+
+    with pytest.raises(onepass.InputError, match="Mine cannot be saved"):
+        Mine(memory=5).save(tmp_path / "mine.pt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_is_given_once():
+    with pytest.raises(onepass.InputError, match="a method 'er' already: ER"):
+
+        @onepass.registry.method("er", paper="none", year=2026)
+        class Other(onepass.ER):
+            pass
+
+    assert onepass.registry.get("er").learner is onepass.ER
+    assert onepass.ER.key == "er"

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from onepass.errors import UnknownNameError
@@ -36,5 +37,5 @@ def rich_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     for index, name in enumerate(header):
         table.add_column(name, justify="right" if index > 1 else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(escape(cell) for cell in row))
     return table

@@ -216,6 +216,8 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InputError(f"--set takes KEY=VALUE, not {pair!r}")
+        if name.strip() in chosen:
+            raise InputError(f"{name.strip()} is set twice")
         chosen[name.strip()] = value.strip()
     return chosen
 

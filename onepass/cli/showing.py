@@ -145,6 +145,8 @@ def figure(
     kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
     dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = "digits",
     data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
+    image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
+    test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = 0,
 ) -> None:
     """Draw finished runs, or a stream: class against time."""
@@ -155,7 +157,7 @@ def figure(
         one_of("--kind", kind, figures.KINDS)
         figures.accuracy([run.path for run in finished_runs(Path(source))], output, kind=kind)
     else:
-        data = load(dataset, root=data_root)
+        data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
         table = {"tasks": usual_tasks(data), **parse(source)}
         figures.stream(make(data, table, seed=seed), output)
     typer.echo(str(output))

@@ -75,7 +75,7 @@ def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
     try:
         return inputs.as_samples(values)
     except InputError as problem:
-        raise DataError(f"{path}, {name}: {problem}") from None
+        raise DataError(f"{path}, {name}: {str(problem).removeprefix('x: ')}") from None
 
 
 def _labels(path: Path, arrays: dict[str, Array], name: str) -> Tensor:

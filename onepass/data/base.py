@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -73,10 +75,15 @@ class Dataset:
             raise InputError(f"dataset {self.name!r}: {part} samples hold NaN or infinity")
 
     def sha256(self) -> str:
-        """A fingerprint of shapes, all labels and a few samples: other data give another."""
-        few = slice(None, None, max(1, len(self.train_x) // 64))
-        parts = (self.train_y, self.test_y, self.train_x[few], self.test_x[:64])
-        return sha256([self.class_names, list(self.train_x.shape), *parts])
+        """A fingerprint of names, shapes, labels and every sample: other data give another."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Samples by their checksum, some ten times as fast as a hash and enough for accidents."""
+        samples = [zlib.crc32(x.contiguous().numpy().data) for x in (self.train_x, self.test_x)]
+        shapes = [list(x.shape) for x in (self.train_x, self.test_x)]
+        return sha256([self.class_names, shapes, samples, self.train_y, self.test_y])
 
     @property
     def is_images(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -18,6 +20,9 @@ from onepass.report.tables import Spread, grouped, summarise
 from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
+FEW = 6  # methods that fit in a picture of the usual width, with the legend inside
+WIDER = 0.4  # inches for each one more
+LINE = 24  # letters of a name
 MOST_COLUMNS = 200
 STYLE: Any = {
     "font.size": 10,
@@ -40,7 +45,8 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
     groups = _grouped([RunFolder(path) for path in folders])
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1 + 4.5 * panels, 3.6), layout="constrained")
+        width = 4.5 + WIDER * max(0, len(groups) - FEW)
+        figure = Figure(figsize=(1 + width * panels, 3.6), layout="constrained")
         axes = list(figure.subplots(1, panels, squeeze=False)[0])
         if kind != "bars":
             _curves(axes[0], groups)
@@ -56,8 +62,10 @@ def _grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     datasets = {result["dataset"] for (result, *_) in groups}
     memories = {result["memory"] for (result, *_) in groups if result["memory"]}
     several = len(datasets) > 1 or len(memories) > 1
+    variants = [set(result["variant"].split()) for (result, *_) in groups]
+    common = set.intersection(*variants) if len(groups) > 1 else set()
     return {
-        _name(group[0], several): [RunFolder(Path(result["out"])) for result in group]
+        _name(group[0], several, common): [RunFolder(Path(result["out"])) for result in group]
         for group in groups
     }
 
@@ -69,14 +77,19 @@ def _needed(run: RunFolder) -> dict[str, Any]:
     return result
 
 
-def _name(result: dict[str, Any], several: bool) -> str:
-    where = f" ({result['dataset']}, {result['memory']})" if several else ""
-    return f"{result['method']} {result['variant']}".rstrip() + where
+def _name(result: dict[str, Any], several: bool, common: set[str]) -> str:
+    own = [word for word in result["variant"].split() if word not in common]
+    where = [f"({result['dataset']}, {result['memory']})"] if several else []
+    return " ".join([result["method"], *own, *where])
+
+
+def _colours(count: int) -> Sequence[Any]:
+    return mpl.colormaps["tab10" if count <= 10 else "tab20"].colors  # type: ignore[attr-defined, no-any-return]
 
 
 def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
     ends: set[int] = set()
-    for index, (name, runs) in enumerate(groups.items()):
+    for colour, (name, runs) in zip(cycle(_colours(len(groups))), groups.items(), strict=False):
         by_step: dict[int, list[float]] = {}
         for run in runs:
             for point in run.points():
@@ -87,14 +100,17 @@ def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
         middle = [spread.mean for spread in spreads if spread is not None]
         wide = [spread.deviation or 0.0 for spread in spreads if spread is not None]
         single = _needed(runs[0])["tasks"] == 1
-        axes.plot(steps, middle, label=name, color=f"C{index}", linestyle="--" if single else "-")
+        style = {"linestyle": "--" if single else "-", "marker": "" if len(steps) > 1 else "o"}
+        axes.plot(steps, middle, label=fill(name, LINE), color=colour, **style)  # type: ignore[arg-type]
         low = [m - w for m, w in zip(middle, wide, strict=True)]
         high = [m + w for m, w in zip(middle, wide, strict=True)]
-        axes.fill_between(steps, low, high, color=f"C{index}", alpha=0.15, linewidth=0)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     for end in sorted(ends):
         axes.axvline(end, color="0.6", linewidth=0.8, linestyle=":")
     axes.set(xlabel="batches learned", ylabel="accuracy on classes seen so far (%)", ylim=(0, 102))
-    axes.legend(frameon=False, fontsize=9)
+    large = len(groups) > FEW or max(map(len, groups)) > LINE
+    beside: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if large else {}
+    axes.legend(frameon=False, fontsize=9, **beside)
 
 
 def _inner_boundaries(points: Sequence[Point]) -> list[int]:
@@ -103,14 +119,17 @@ def _inner_boundaries(points: Sequence[Point]) -> list[int]:
 
 def _bars(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
     rows = [summarise([_needed(run) for run in runs])[0] for runs in groups.values()]
-    for index, row in enumerate(rows):
+    colours = cycle(_colours(len(rows)))
+    for index, (row, colour) in enumerate(zip(rows, colours, strict=False)):
         error = row.accuracy.deviation or 0.0
-        axes.bar(index, row.accuracy.mean, yerr=error, color=f"C{index}", width=0.7, capsize=4)
+        axes.bar(index, row.accuracy.mean, yerr=error, color=colour, width=0.7, capsize=4)
         label = f"{row.accuracy.mean:.1f}"
         axes.text(index, row.accuracy.mean + error + 1, label, ha="center", va="bottom", fontsize=9)
     counts = {row.runs for row in rows}
     seeds = "1 run" if counts == {1} else f"mean and spread of {'/'.join(map(str, counts))} runs"
-    axes.set_xticks(range(len(groups)), list(groups), rotation=20, ha="right")
+    axes.set_xticks(
+        range(len(groups)), [fill(name, LINE) for name in groups], rotation=20, ha="right"
+    )
     axes.set(ylabel="final accuracy (%)", ylim=(0, 112), title=seeds)
     axes.set_yticks(range(0, 101, 20))
     axes.title.set_fontsize(9)
@@ -143,5 +162,5 @@ def stream(source: Stream, output: Path) -> None:
 
 
 def _check_suffix(output: Path) -> None:
-    if output.suffix not in (".png", ".svg", ".pdf"):
+    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"a picture's name must end in .png, .svg or .pdf, not {output.name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from onepass.errors import InputError
 from onepass.record import finished_runs
 
 
@@ -70,7 +72,7 @@ def grouped(results: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The results of each row: those of one method, variant, dataset and memory, in the order in
     which they first come. A run that lies in two folders, or that was made for two memories and
     uses none, counts once. Of two datasets with the same name each is shown by more of its path."""
-    groups: dict[tuple[Any, ...], dict[tuple[int, str], dict[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
     sources: dict[str, set[str]] = {}
     for result in results:
         sources.setdefault(result["dataset"], set()).add(result.get("source", result["dataset"]))
@@ -79,8 +81,28 @@ def grouped(results: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         if len(same_name := sources[result["dataset"]]) > 1:
             named["dataset"] = _told_apart(same_name)[result.get("source", result["dataset"])]
         key = tuple(named[name] for name in ("dataset", "memory", "method", "variant"))
-        groups.setdefault(key, {}).setdefault((named["seed"], named["state_sha256"]), named)
-    return [list(group.values()) for group in groups.values()]
+        same = tuple(named[name] for name in ("seed", "state_sha256", "accuracy"))
+        groups.setdefault(key, {}).setdefault(same, named)
+    return [row for group in groups.values() for row in _one_of_each_seed(list(group.values()))]
+
+
+def _one_of_each_seed(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """One row, unless a seed has several results, of two versions say: these are not two seeds.
+    Then each folder of runs is a row, and its name is part of the variant."""
+    if len({run["seed"] for run in runs}) == len(runs):
+        return [runs]
+    folders: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        folders.setdefault(str(Path(run["out"]).parent), []).append(run)
+    for folder, inside in folders.items():
+        if len({run["seed"] for run in inside}) < len(inside):
+            names = ", ".join(sorted(Path(run["out"]).name for run in inside))
+            raise InputError(f"{folder} has several results for one seed: {names}")
+    ends = _told_apart(set(folders))
+    return [
+        [{**run, "variant": f"{run['variant']} in {ends[folder]}".lstrip()} for run in inside]
+        for folder, inside in folders.items()
+    ]
 
 
 def _told_apart(paths: set[str]) -> dict[str, str]:
@@ -179,7 +201,7 @@ def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """
     lines = [header, ["---"] * len(header), *body]
     rule = "|" + "---|" * len(header)
-    text = ["| " + " | ".join(line) + " |" for line in lines]
+    text = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
     text[1] = rule
     return "\n".join(text) + "\n"
 
@@ -198,7 +220,7 @@ def latex(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """
 
     def cell(text: str) -> str:
-        escaped = text.replace("_", r"\_").replace("%", r"\%")
+        escaped = re.sub(r"[_%&#{}$]", r"\\\g<0>", text).replace("^", r"\^{}")
         return f"${escaped.replace('±', chr(92) + 'pm')}$" if "±" in escaped else escaped
 
     lines = [" & ".join(cell(one) for one in line) + r" \\" for line in (header, *body)]
