@@ -168,7 +168,19 @@ def test_two_results_for_a_seed_in_one_folder_are_refused(runs: Path, tmp_path: 
     changed(tmp_path / "other", state_sha256="x")
     done = onepass("table", tmp_path)
     assert done.status == 2
-    assert "several results for one seed: one, other" in done.error
+    assert "two results of one seed" in done.error
+    assert all(str(tmp_path / name) in done.error for name in ("one", "other"))
+
+
+def test_a_method_without_memory_counts_once_even_where_bits_differ(
+    runs: Path, tmp_path: Path
+) -> None:
+    for memory in (100, 200):
+        folder = tmp_path / f"finetune-m{memory}-s0"
+        shutil.copytree(runs / "finetune-synthetic-m100-s0", folder)
+        changed(folder, state_sha256=str(memory), accuracy=float(memory))
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert (row["n"], float(row["accuracy"])) == ("1", 100.0)
 
 
 def test_brackets_stay_in_a_table(runs: Path, tmp_path: Path) -> None:

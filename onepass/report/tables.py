@@ -94,15 +94,25 @@ def _one_of_each_seed(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     folders: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         folders.setdefault(str(Path(run["out"]).parent), []).append(run)
-    for folder, inside in folders.items():
-        if len({run["seed"] for run in inside}) < len(inside):
-            names = ", ".join(sorted(Path(run["out"]).name for run in inside))
-            raise InputError(f"{folder} has several results for one seed: {names}")
-    ends = _told_apart(set(folders))
+    rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
+    if len(rows) == 1:
+        return list(rows.values())
+    ends = _told_apart(set(rows))
     return [
-        [{**run, "variant": f"{run['variant']} in {ends[folder]}".lstrip()} for run in inside]
-        for folder, inside in folders.items()
+        [{**run, "variant": f"{run['variant']} in {ends[folder]}".lstrip()} for run in row]
+        for folder, row in rows.items()
     ]
+
+
+def _first_of_each_seed(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In one folder a seed is there twice if a method without memory was run for several, on a GPU
+    whose bits differ, or if somebody put it there."""
+    first: dict[int, dict[str, Any]] = {}
+    for run in runs:
+        known = first.setdefault(run["seed"], run)
+        if known is not run and run["memory"]:
+            raise InputError(f"{known['out']} and {run['out']} are two results of one seed")
+    return list(first.values())
 
 
 def _told_apart(paths: set[str]) -> dict[str, str]:
