@@ -1,5 +1,7 @@
 """Datasets say what they hold, refuse what they cannot, and hold out from the training data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -231,3 +233,12 @@ def test_numbers_that_are_not_finite_are_refused(value):
 def test_train_and_test_samples_of_different_shapes_are_refused():
     with pytest.raises(InputError, match=r"train samples have shape \(3,\), test samples \(2,\)"):
         made(VECTORS, test_x=VECTORS[:, :2])
+
+
+@pytest.mark.parametrize("part", ["train_x", "test_x", "train_y", "test_y"])
+def test_one_changed_number_is_another_fingerprint(part):
+    data = onepass.load("digits")
+    values = getattr(data, part).clone()
+    assert replace(data, **{part: values}).sha256() == data.sha256()
+    values[-3] = (values[-3] + 1) % 10
+    assert replace(data, **{part: values}).sha256() != data.sha256()

@@ -181,6 +181,7 @@ def test_a_method_without_memory_counts_once_even_where_bits_differ(
         changed(folder, state_sha256=str(memory), accuracy=float(memory))
     (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
     assert (row["n"], float(row["accuracy"])) == ("1", 100.0)
+    assert "variant" not in row
 
 
 def test_brackets_stay_in_a_table(runs: Path, tmp_path: Path) -> None:
