@@ -172,7 +172,8 @@ class Learner(Configured, ABC):
 
     def scores(self, x: Any) -> Tensor:
         """Logits, one column for each of `classes`."""
-        self._expect_learned()
+        if not self.steps:
+            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
         samples = inputs.as_samples(x)
         self._expect(samples)
         self._get_ready()
@@ -440,10 +441,6 @@ class Learner(Configured, ABC):
             raise NotFittedError(
                 f"this {type(self).__name__} has not seen a sample yet: call learn, or prepare"
             )
-
-    def _expect_learned(self) -> None:
-        if not self.steps:
-            raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
 
     def _expect(self, samples: Tensor) -> None:
         if tuple(samples.shape[1:]) != self._shape or samples.dtype != self._dtype:

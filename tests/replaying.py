@@ -92,3 +92,23 @@ def naive_cross_entropy(output: Output, among: set[int]) -> float:
         if weight:
             losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
     return sum(losses) / len(losses) if losses else 0.0
+
+
+def steps_before(name: str, learner, batches, monkeypatch) -> list[int]:
+    """How many optimiser steps a learner had taken each time that it called this method."""
+    steps, called = [], []
+    descend, method = learner.descend, getattr(learner, name)
+
+    def stepping(*arguments):
+        descend(*arguments)
+        steps.append(1)
+
+    def noting(*arguments):
+        called.append(len(steps))
+        return method(*arguments)
+
+    monkeypatch.setattr(learner, "descend", stepping)
+    monkeypatch.setattr(learner, name, noting)
+    for x, y in batches:
+        learner.learn(x, y)
+    return called

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from replaying import steps_before
 from torch import Tensor, nn
 
 import onepass
@@ -425,13 +426,7 @@ def test_batchnorm_sees_stream_and_replay_together():
 
 
 def test_the_memory_is_judged_after_the_step(monkeypatch):
-    given, stepped, judged = learner(), [], []
-    descend, update = given.descend, given.update
-    monkeypatch.setattr(given, "descend", lambda loss: (descend(loss), stepped.append(1)))
-    monkeypatch.setattr(given, "update", lambda own: (judged.append(len(stepped)), update(own)))
-    for x, y in batches(3):
-        given.learn(x, y)
-    assert judged == [1, 2, 3]
+    assert steps_before("update", learner(), batches(3), monkeypatch) == [1, 2, 3]
 
 
 def test_scoring_moves_no_statistics_and_needs_no_augmentation():

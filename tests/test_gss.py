@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from replaying import steps_before
 from torch import Tensor, nn
 
 import onepass
@@ -347,18 +348,7 @@ def test_batchnorm_sees_stream_and_replay_together():
 
 
 def test_gradients_are_compared_after_the_step(monkeypatch):
-    given, stepped, compared = learner(), [], []
-    descend, scores_of = given.descend, given.scores_of
-    monkeypatch.setattr(given, "descend", lambda loss: (descend(loss), stepped.append(1)))
-
-    def compare(stream):
-        compared.append(len(stepped))
-        return scores_of(stream)
-
-    monkeypatch.setattr(given, "scores_of", compare)
-    for x, y in batches(3):
-        given.learn(x, y)
-    assert compared == [1, 2, 3]
+    assert steps_before("scores_of", learner(), batches(3), monkeypatch) == [1, 2, 3]
 
 
 def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
