@@ -85,7 +85,7 @@ def main():
     given = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in given.pairs)
     case = Case(given.method, settings=settings, device="cuda", steps=given.steps)
-    images = case.learner().passes(case.batch).trained
+    images = case.learner().cost(case.batch).trained
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":

@@ -10,6 +10,7 @@
 """
 
 from onepass import methods
+from onepass.checkpoint import open_learner as open
 from onepass.data import Dataset, load
 from onepass.errors import (
     CheckpointError,
@@ -24,7 +25,6 @@ from onepass.evaluate import evaluate
 from onepass.learner import Learner
 from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
 from onepass.probes import BalanceProbe
-from onepass.saved import open_learner as open
 from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
 from onepass.version import __version__
 

@@ -32,17 +32,17 @@ class Crop(NamedTuple):
     offset: Tensor
 
 
-def draw_crops(count: int, source: torch.Generator, area: tuple[float, float] = AREA) -> Crop:
+def draw_crops(count: int, rng: torch.Generator, area: tuple[float, float] = AREA) -> Crop:
     """Area uniform between two bounds, aspect ratio log-uniform in 3/4 … 4/3, position uniform.
 
     A window may reach past the image by up to 15 % on one side; what lies there is the image's
     reflection.
     """
-    drawn = _uniform((count,), *area, source)
-    stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, source).exp()
+    drawn = _uniform((count,), *area, rng)
+    stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng).exp()
     side = drawn.sqrt()
     size = torch.stack([side * stretch, side / stretch], dim=1)
-    return Crop(size, _uniform((count, 2), -1.0, 1.0, source) * (1 - size))
+    return Crop(size, _uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
 
 
 def pixel_centres(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
@@ -61,8 +61,8 @@ def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
     )
 
 
-def draw_flips(count: int, source: torch.Generator) -> Tensor:
-    return _chance(count, FLIP_PROBABILITY, source)
+def draw_flips(count: int, rng: torch.Generator) -> Tensor:
+    return _chance(count, FLIP_PROBABILITY, rng)
 
 
 def flip(window: Crop, chosen: Tensor) -> Crop:
@@ -71,8 +71,8 @@ def flip(window: Crop, chosen: Tensor) -> Crop:
     return Crop(torch.stack([torch.where(chosen, -width, width), height], dim=1), window.offset)
 
 
-def draw_greys(count: int, source: torch.Generator) -> Tensor:
-    return _chance(count, GREY_PROBABILITY, source)
+def draw_greys(count: int, rng: torch.Generator) -> Tensor:
+    return _chance(count, GREY_PROBABILITY, rng)
 
 
 def grey(images: Tensor, chosen: Tensor) -> Tensor:
@@ -84,10 +84,10 @@ def grey(images: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen.view(-1, 1, 1, 1), luma, images)
 
 
-def crop_grey(images: Tensor, source: torch.Generator, centres: Tensor) -> Tensor:
+def crop_grey(images: Tensor, rng: torch.Generator, centres: Tensor) -> Tensor:
     """The paper's augmentation, with the parameter values of its released code."""
-    cropped = crop(images, draw_crops(len(images), source), centres)
-    return grey(cropped, draw_greys(len(images), source))
+    cropped = crop(images, draw_crops(len(images), rng), centres)
+    return grey(cropped, draw_greys(len(images), rng))
 
 
 class Jitter(NamedTuple):
@@ -100,10 +100,10 @@ class Jitter(NamedTuple):
     hue: Tensor
 
 
-def draw_jitter(count: int, source: torch.Generator) -> Jitter:
+def draw_jitter(count: int, rng: torch.Generator) -> Jitter:
     """Each uniform, in -0.4 … 0.4, 0.6 … 1.4, 0.6 … 1.4 and -0.1 … 0.1; one image in five stays."""
-    chosen = _chance(count, JITTER_PROBABILITY, source)
-    brightness, contrast, saturation, hue = _uniform((4, count), -1.0, 1.0, source) * chosen
+    chosen = _chance(count, JITTER_PROBABILITY, rng)
+    brightness, contrast, saturation, hue = _uniform((4, count), -1.0, 1.0, rng) * chosen
     return Jitter(
         JITTER * brightness, 1 + JITTER * contrast, 1 + JITTER * saturation, HUE_JITTER * hue
     )
@@ -144,7 +144,7 @@ def jitter(images: Tensor, drawn: Jitter) -> Tensor:
     return tint(lit, drawn.saturation, drawn.hue)
 
 
-def contrastive(images: Tensor, source: torch.Generator, centres: Tensor) -> Tensor:
+def contrastive(images: Tensor, rng: torch.Generator, centres: Tensor) -> Tensor:
     """The second view of contrastive replay (SCR), of pixels in [0, 1]: crop, flip, jitter, grey.
 
     Brightness adds, contrast multiplies, saturation and hue are those of HSV, as in the library of
@@ -152,14 +152,14 @@ def contrastive(images: Tensor, source: torch.Generator, centres: Tensor) -> Ten
     here it is fixed, and draws a crop again that would reach past the image.
     """
     count = len(images)
-    window = flip(draw_crops(count, source, CONTRASTIVE_AREA), draw_flips(count, source))
-    jittered = jitter(crop(images, window, centres), draw_jitter(count, source))
-    return grey(jittered, draw_greys(count, source))
+    window = flip(draw_crops(count, rng, CONTRASTIVE_AREA), draw_flips(count, rng))
+    jittered = jitter(crop(images, window, centres), draw_jitter(count, rng))
+    return grey(jittered, draw_greys(count, rng))
 
 
-def _chance(count: int, probability: float, source: torch.Generator) -> Tensor:
-    return torch.rand(count, generator=source, device=source.device) < probability
+def _chance(count: int, probability: float, rng: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=rng, device=rng.device) < probability
 
 
-def _uniform(shape: tuple[int, ...], low: float, high: float, source: torch.Generator) -> Tensor:
-    return torch.empty(shape, device=source.device).uniform_(low, high, generator=source)
+def _uniform(shape: tuple[int, ...], low: float, high: float, rng: torch.Generator) -> Tensor:
+    return torch.empty(shape, device=rng.device).uniform_(low, high, generator=rng)

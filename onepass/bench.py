@@ -92,7 +92,7 @@ def measure(case: Case) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    passes = learner.passes(case.batch)
+    passes = learner.cost(case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (passes.trained + passes.scored),
@@ -109,12 +109,12 @@ class Batches:
     """Random samples, round and round."""
 
     def __init__(self, case: Case) -> None:
-        source = torch.Generator().manual_seed(0)
+        rng = torch.Generator().manual_seed(0)
         self.case, self.next = case, 0
         count = case.batch * max(200, -(-FILLING // case.batch))
-        x = torch.randint(256, (count, *case.shape), generator=source, dtype=torch.uint8)
+        x = torch.randint(256, (count, *case.shape), generator=rng, dtype=torch.uint8)
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
-        self.y = torch.randint(case.classes, (count,), generator=source)
+        self.y = torch.randint(case.classes, (count,), generator=rng)
 
     def learn(self, learner: Learner) -> None:
         chosen = slice(self.next, self.next + self.case.batch)
@@ -140,16 +140,16 @@ def _blank(store: Reservoir) -> dict[str, Tensor]:
 
 
 def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
-    passes, where = learner.passes(case.batch), learner.where
+    passes, where = learner.cost(case.batch), learner.where
     if not passes.trained:
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
     model = learner.model
     optimizer = optimise.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
-    source = torch.Generator(where).manual_seed(0)
-    inputs = torch.rand(passes.trained, *case.shape, generator=source, device=where)
-    scored = torch.rand(passes.scored, *case.shape, generator=source, device=where)
+    rng = torch.Generator(where).manual_seed(0)
+    inputs = torch.rand(passes.trained, *case.shape, generator=rng, device=where)
+    scored = torch.rand(passes.scored, *case.shape, generator=rng, device=where)
     rows = torch.zeros(passes.trained, dtype=torch.int64, device=where)
 
     def step(x: Tensor, y: Tensor) -> Step:

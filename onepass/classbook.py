@@ -15,7 +15,7 @@ class ClassBook:
     boundaries are told: then only those count.
 
     >>> book = ClassBook(gap=2)
-    >>> [book.boundary_before(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
+    >>> [book.enter(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
     [False, False, False, False, False, True]
     >>> book.labels, book.task
     ([0, 1, 2, 3], 1)
@@ -36,7 +36,7 @@ class ClassBook:
         silent = not self.told and self.quiet >= self.gap and self.batches > 0
         return silent and any(label not in self.row_of for label in batch)
 
-    def boundary_before(self, batch: Iterable[int]) -> bool:
+    def enter(self, batch: Iterable[int]) -> bool:
         """Enters a batch's labels; says whether a boundary was inferred before it."""
         labels = list(dict.fromkeys(batch))
         inferred = self.boundary_due(labels) and self.close_task()

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import torch
 
 from onepass import data, metrics, registry, streams
+from onepass.checkpoint import from_payload
 from onepass.data.load import is_path
 from onepass.errors import CheckpointError, InputError, RunError, UnknownNameError
 from onepass.evaluate import Point, Tick, check_scorable, walk
 from onepass.learner import Learner
 from onepass.record import Progress, RunFolder, surroundings
-from onepass.saved import from_payload
 from onepass.streams import Stream
 from onepass.version import __version__
 
@@ -195,7 +195,7 @@ def execute(
         if progress is None:
             folder.describe(_describe(job, stream, learner))
             progress = Progress(Tick(0, 0, 0.0), [])
-        folder.sweep()
+        folder.remove_partials()
         folder.rewrite_events(progress.points)
         _learn(job, stream, learner, folder, progress=progress, checkpoint=checkpoint, watch=watch)
         result = _result(job, stream, learner, folder)
@@ -257,7 +257,7 @@ def _result(job: Job, stream: Stream, learner: Learner, folder: RunFolder) -> di
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    passes = learner.passes(batch)
+    passes = learner.cost(batch)
     return {
         "method": job.method,
         "dataset": stream.dataset.name,

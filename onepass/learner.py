@@ -29,7 +29,7 @@ from onepass.nets import (
     evaluating,
     feature_count,
 )
-from onepass.parts import Output, Part, Passes, Preset, Samples, Step
+from onepass.parts import Images, Output, Part, Preset, Samples, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
 from onepass.views import Augment, Views
@@ -107,7 +107,7 @@ class Learner(Configured, ABC):
     generators: dict[str, torch.Generator] = field(init=False, repr=False)
     probes: list[Probe] = field(init=False, repr=False, default_factory=list)
     finished: bool = field(init=False, repr=False, default=False)
-    spent: dict[str, Passes] = field(init=False, repr=False, default_factory=dict)
+    spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
 
     # ---- what a method writes
 
@@ -125,7 +125,7 @@ class Learner(Configured, ABC):
     def step(self, x: Tensor, y: Tensor) -> Step:
         """One step on raw samples and rows, on the device."""
 
-    def finish_task(self) -> None:
+    def on_task_end(self) -> None:
         """What the method does when a task has ended, before it is scored; may train."""
 
     def get_ready(self) -> None:
@@ -137,7 +137,7 @@ class Learner(Configured, ABC):
         return logits
 
     @abstractmethod
-    def passes(self, batch: int) -> Passes:
+    def cost(self, batch: int) -> Images:
         """The cost of a step on a stream batch of this size."""
 
     # ---- the front door
@@ -161,7 +161,7 @@ class Learner(Configured, ABC):
         scored; `new_task` says it too."""
         if self.book.batches and not self.finished:
             self.finished = True
-            self.finish_task()
+            self.on_task_end()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
@@ -286,10 +286,10 @@ class Learner(Configured, ABC):
         self._optimizer.step()
         self.model.head.restore()
 
-    def spend(self, purpose: Literal["task ends", "scores"], passes: Passes) -> None:
+    def spend(self, purpose: Literal["task ends", "scores"], passes: Images) -> None:
         """Counts images that went through the network outside of steps."""
-        before = self.spent.get(purpose, Passes(0))
-        total = Passes(before.trained + passes.trained, before.scored + passes.scored)
+        before = self.spent.get(purpose, Images(0))
+        total = Images(before.trained + passes.trained, before.scored + passes.scored)
         self.spent[purpose] = total
 
     # ---- configuration
@@ -351,8 +351,8 @@ class Learner(Configured, ABC):
             "optimizer": optimise.state_of(self._optimizer, self.trained),
             "parts": {name: part for name, part in parts.items() if part},
             "generators": {
-                name: {"device": source.device.type, "state": source.get_state()}
-                for name, source in self.generators.items()
+                name: {"device": rng.device.type, "state": rng.get_state()}
+                for name, rng in self.generators.items()
             },
         }
 
@@ -410,7 +410,7 @@ class Learner(Configured, ABC):
             std=self.std,
             augment=self.augment,
             mirror=self.mirror,
-            source=self.generators["augmentation"],
+            rng=self.generators["augmentation"],
         )
         initial = self.generators["initialisation"]
         body = backbone(self.net, shape, initial).to(self.where)
@@ -454,7 +454,7 @@ class Learner(Configured, ABC):
         batch, known = labels.tolist(), len(self.book.labels)
         if self.book.boundary_due(batch):
             self.end_task()
-        if self.book.boundary_before(batch):
+        if self.book.enter(batch):
             self._after_boundary()
         if len(self.book.labels) > known:
             self._add_rows(known)
@@ -515,12 +515,12 @@ class Learner(Configured, ABC):
         return part
 
     def _load_generators(self, saved: dict[str, Any], steps: int) -> None:
-        for name, source in self.generators.items():
+        for name, rng in self.generators.items():
             entry = saved[name]
-            if entry["device"] == source.device.type:
-                source.set_state(entry["state"])
+            if entry["device"] == rng.device.type:
+                rng.set_state(entry["state"])
             else:  # another kind of device: its numbers cannot be continued, only begun anew
-                source.manual_seed(generator(self.seed, f"{name} after {steps}").initial_seed())
+                rng.manual_seed(generator(self.seed, f"{name} after {steps}").initial_seed())
 
 
 def _describe(shape: tuple[int, ...], dtype: torch.dtype) -> str:

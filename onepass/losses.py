@@ -12,16 +12,17 @@ def one_hot(y: Tensor, classes: int) -> Tensor:
     return y.unsqueeze(1) == torch.arange(classes, device=y.device)
 
 
-def surprise(logits: Tensor, y: Tensor, among: Tensor) -> Tensor:
+def sample_cross_entropy(logits: Tensor, y: Tensor, among: Tensor) -> Tensor:
     """-log of e^{o_y} / sum e^{o_c} over the classes `among` (a mask) and y itself.
 
-    >>> surprise(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([True, True, False]))
+    >>> two_of_three = torch.tensor([True, True, False])
+    >>> sample_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), two_of_three)
     tensor([0.6931])
     """
-    return surprise_against(logits, y, among.log())
+    return sample_cross_entropy_against(logits, y, among.log())
 
 
-def surprise_against(logits: Tensor, y: Tensor, log_scale: Tensor) -> Tensor:
+def sample_cross_entropy_against(logits: Tensor, y: Tensor, log_scale: Tensor) -> Tensor:
     """-log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with scales for all samples
     or for each. The own class takes part unscaled, so the value is finite for any finite logits,
     however many of the scales are minus infinity.
@@ -42,7 +43,7 @@ def mean(values: Tensor, weight: Tensor) -> Tensor:
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor, among: Tensor) -> Tensor:
     """Mean cross-entropy with the softmax over the classes `among`."""
-    return mean(surprise(logits, y, among), weight)
+    return mean(sample_cross_entropy(logits, y, among), weight)
 
 
 def supervised_contrastive(

@@ -77,7 +77,7 @@ class Step:
     outputs: tuple[Output, ...]
 
 
-class Passes(NamedTuple):
+class Images(NamedTuple):
     """Images a step sends through the network once tasks and memory are under way."""
 
     trained: int

@@ -158,7 +158,7 @@ class RunFolder:
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
         return content, Progress(tick, points)
 
-    def sweep(self) -> None:
+    def remove_partials(self) -> None:
         """Removes what a kill left half-written."""
         for partial in self.path.glob(".*.partial"):
             partial.unlink(missing_ok=True)

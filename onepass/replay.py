@@ -9,7 +9,7 @@ import torch
 
 from onepass.learner import Learner
 from onepass.memory import Reservoir
-from onepass.parts import Passes
+from onepass.parts import Images
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,5 +39,5 @@ class Replay(Learner):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.replay) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=(batch + self.replay) * self.copies)

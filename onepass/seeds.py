@@ -20,5 +20,5 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
     return made
 
 
-def permutation(count: int, source: torch.Generator) -> torch.Tensor:
-    return torch.randperm(count, generator=source)
+def permutation(count: int, rng: torch.Generator) -> torch.Tensor:
+    return torch.randperm(count, generator=rng)

@@ -25,13 +25,13 @@ class Views:
         std: tuple[float, ...] | None,
         augment: Augment,
         mirror: bool,
-        source: torch.Generator,
+        rng: torch.Generator,
     ) -> None:
         images = len(shape) == 3
-        device = source.device
+        device = rng.device
         self.augment = augment if images else "none"
         self.copies = 2 if mirror and images else 1
-        self.source = source
+        self.rng = rng
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
         self.mean = self.std = self.scale = self.shift = None
         if mean is not None and std is not None:
@@ -63,8 +63,8 @@ class Views:
         if self.centres is None or self.augment == "none":
             return inputs
         if self.augment == "contrastive":
-            return self.normalise(contrastive(self.pixels(inputs), self.source, self.centres))
-        return crop_grey(inputs, self.source, self.centres)
+            return self.normalise(contrastive(self.pixels(inputs), self.rng, self.centres))
+        return crop_grey(inputs, self.rng, self.centres)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Each sample augmented, and its mirror image by draws of its own."""

@@ -219,7 +219,7 @@ def test_augmenting_leaves_the_images_as_they_were():
 
 
 def views(shape=(3, 9, 7), augment="crop-grey", mirror=True, seed=1):
-    return Views(shape, mean=None, std=None, augment=augment, mirror=mirror, source=generator(seed))
+    return Views(shape, mean=None, std=None, augment=augment, mirror=mirror, rng=generator(seed))
 
 
 def test_mirror_images_stand_behind_all_plain_ones():
@@ -420,7 +420,7 @@ def test_colours_change_as_pixels_and_are_normalised_afterwards(mirror):
         std=std,
         augment="contrastive",
         mirror=mirror,
-        source=generator(1),
+        rng=generator(1),
     )
     pixels = batch.float() / 255
     if mirror:
@@ -433,5 +433,5 @@ def test_colours_change_as_pixels_and_are_normalised_afterwards(mirror):
 
 def test_vectors_have_no_contrastive_view():
     batch = torch.rand(4, 6, generator=generator())
-    made = Views((6,), mean=None, std=None, augment="contrastive", mirror=True, source=generator())
+    made = Views((6,), mean=None, std=None, augment="contrastive", mirror=True, rng=generator())
     assert torch.equal(made(batch), batch)

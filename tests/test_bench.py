@@ -12,7 +12,7 @@ from command import Done, onepass
 
 from onepass import MIR, bench
 from onepass.bench import Batches, Case, measure
-from onepass.parts import Passes
+from onepass.parts import Images
 
 CASE = ["method", "memory", "classes", "shape", "batch", "settings", "device", "steps"]
 SPEED = [
@@ -34,11 +34,11 @@ def timed(*arguments: object) -> Done:
     return done
 
 
-def declared(record: dict) -> Passes:
+def declared(record: dict) -> Images:
     """What the method says that a step costs, once it knows the samples."""
     learner = Case(record["method"], memory=record["memory"], settings=record["settings"]).learner()
     learner.prepare(tuple(record["shape"]), torch.uint8 if len(record["shape"]) == 3 else None)
-    return learner.passes(record["batch"])
+    return learner.cost(record["batch"])
 
 
 # ---- the command
@@ -94,7 +94,7 @@ def test_a_table_has_a_row_for_each_case() -> None:
     er, mir = rows[2:]
     assert er[:6] == ["er", "engine=auto", "precision=bf16", "20", "4", "74"]
     assert mir[0] == "mir"
-    assert " ".join(mir[5:9]) == f"74 + {MIR().passes(10).scored} scored"
+    assert " ".join(mir[5:9]) == f"74 + {MIR().cost(10).scored} scored"
     with pytest.raises(ValueError, match="Expecting"):
         _ = done.records
 
@@ -275,7 +275,7 @@ def test_the_bare_step_sends_as_many_images_through_the_network(method: str) -> 
     learner.model.body.register_forward_hook(count)
     before = learner.params_sha256()
     bare()
-    assert Passes(sum(trained), sum(scored)) == learner.passes(case.batch)
+    assert Images(sum(trained), sum(scored)) == learner.cost(case.batch)
     assert learner.params_sha256() != before
 
 

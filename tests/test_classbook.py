@@ -13,7 +13,7 @@ batches = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), max_size
 
 
 def boundaries(book, stream):
-    return [step for step, batch in enumerate(stream) if book.boundary_before(batch)]
+    return [step for step, batch in enumerate(stream) if book.enter(batch)]
 
 
 def vectors(labels, seed=0):
@@ -69,7 +69,7 @@ def test_told_boundaries_switch_inference_off(stream, gap):
 def test_a_task_without_a_batch_is_no_task():
     book = ClassBook(gap=3)
     assert not book.close_task()
-    book.boundary_before([0])
+    book.enter([0])
     assert book.close_task()
     assert not book.close_task()
     assert book.task == 1
@@ -89,9 +89,9 @@ def test_a_book_goes_on_from_its_state(first, second, gap):
 
 def test_a_state_is_a_snapshot():
     book = ClassBook(gap=3)
-    book.boundary_before([4])
+    book.enter([4])
     state = book.state_dict()
-    book.boundary_before([5])
+    book.enter([5])
     assert state["labels"] == [4]
 
 

@@ -16,7 +16,7 @@ from onepass.evaluate import Point, Tick, walk
 from onepass.job import Job, execute
 from onepass.losses import cross_entropy
 from onepass.nets import CosineHead, build
-from onepass.parts import Passes, Samples, Step
+from onepass.parts import Images, Samples, Step
 from onepass.report import tables
 
 
@@ -38,7 +38,7 @@ class Watched(Finetune):
     ended: list = field(init=False, repr=False, default_factory=list)
     ready: list = field(init=False, repr=False, default_factory=list)
 
-    def finish_task(self):
+    def on_task_end(self):
         self.ended.append(
             {
                 "steps": self.steps,
@@ -56,15 +56,15 @@ class Watched(Finetune):
 class Tidy(Finetune):
     """Trains when a task ends, and counts the images of that and of getting ready."""
 
-    def finish_task(self):
+    def on_task_end(self):
         x = torch.ones(4, *self._shape, dtype=self._dtype)
         rows = torch.arange(4) % len(self.classes)
         output = self.forward(Samples(x, rows, torch.ones(4)))
         self.descend(cross_entropy(*output, among=self.seen))
-        self.spend("task ends", Passes(4, 1))
+        self.spend("task ends", Images(4, 1))
 
     def get_ready(self):
-        self.spend("scores", Passes(0, 3))
+        self.spend("scores", Images(0, 3))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -171,7 +171,7 @@ def test_finishing_a_task_knows_the_task_and_the_classes_that_end():
 
     @dataclass(kw_only=True, eq=False)
     class Asking(Finetune):
-        def finish_task(self):
+        def on_task_end(self):
             known[how].append((self.task, self.classes))
 
     for how in ("new_task", "end_task", "inferred"):
@@ -221,7 +221,7 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tm
             assert learner.finished
             learner.new_task()
     assert not learner.finished
-    assert learner.spent == {"task ends": Passes(4, 1)}
+    assert learner.spent == {"task ends": Images(4, 1)}
     teach(learner, [2, 3])
     straight = made(Tidy)
     teach(straight, [0, 1])
@@ -291,15 +291,15 @@ def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
     learner = made(Finetune)
     teach(learner, [0, 1])
     assert learner.spent == {}
-    learner.spend("scores", Passes(5, 7))
-    learner.spend("task ends", Passes(1))
-    learner.spend("scores", Passes(10))
-    expected = {"scores": Passes(15, 7), "task ends": Passes(1, 0)}
+    learner.spend("scores", Images(5, 7))
+    learner.spend("task ends", Images(1))
+    learner.spend("scores", Images(10))
+    expected = {"scores": Images(15, 7), "task ends": Images(1, 0)}
     assert learner.spent == expected
     again = reopened(learner, tmp_path)
     assert again.spent == expected
-    again.spend("task ends", Passes(0, 2))
-    assert again.spent["task ends"] == Passes(1, 2)
+    again.spend("task ends", Images(0, 2))
+    assert again.spent["task ends"] == Images(1, 2)
     assert learner.spent == expected
 
 
@@ -512,7 +512,7 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
             self.captured += 0.25
             return super().step(x, y)
 
-        def finish_task(self):
+        def on_task_end(self):
             now[0] += 10
 
         def get_ready(self):

@@ -14,9 +14,9 @@ from onepass.losses import (
     fractions,
     mean,
     one_hot,
+    sample_cross_entropy,
+    sample_cross_entropy_against,
     supervised_contrastive,
-    surprise,
-    surprise_against,
 )
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
@@ -51,7 +51,7 @@ def a_batch(seed: int = 0, samples: int = 6, classes: int = 5) -> tuple[Tensor, 
 def test_among_all_classes_it_is_minus_the_log_softmax(batch):
     logits, y = batch
     expected = -F.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(surprise(logits, y, everyone(logits)), expected)
+    torch.testing.assert_close(sample_cross_entropy(logits, y, everyone(logits)), expected)
 
 
 @PROPERTY
@@ -59,7 +59,7 @@ def test_among_all_classes_it_is_minus_the_log_softmax(batch):
 def test_the_own_class_takes_part_whatever_the_mask_says(batch, data):
     logits, y = batch
     among = data.draw(masks(logits.shape[1]))
-    got = surprise(logits, y, among)
+    got = sample_cross_entropy(logits, y, among)
     for k, label in enumerate(y.tolist()):
         members = [c for c, allowed in enumerate(among.tolist()) if allowed or c == label]
         expected = -F.log_softmax(logits[k, members], dim=0)[members.index(label)]
@@ -71,8 +71,8 @@ def test_the_own_class_takes_part_whatever_the_mask_says(batch, data):
 def test_masks_may_differ_between_samples(batch, data):
     logits, y = batch
     each = torch.stack([data.draw(masks(logits.shape[1])) for _ in y])
-    together = surprise(logits, y, each)
-    rows = [surprise(logits[k : k + 1], y[k : k + 1], each[k]) for k in range(len(y))]
+    together = sample_cross_entropy(logits, y, each)
+    rows = [sample_cross_entropy(logits[k : k + 1], y[k : k + 1], each[k]) for k in range(len(y))]
     assert torch.equal(together, torch.cat(rows))
 
 
@@ -81,8 +81,10 @@ def test_masks_may_differ_between_samples(batch, data):
 def test_a_common_shift_of_the_logits_changes_nothing(batch, shift):
     logits, y = batch
     among = everyone(logits)
-    expected = surprise(logits, y, among)
-    torch.testing.assert_close(surprise(logits + shift, y, among), expected, atol=1e-9, rtol=0)
+    expected = sample_cross_entropy(logits, y, among)
+    torch.testing.assert_close(
+        sample_cross_entropy(logits + shift, y, among), expected, atol=1e-9, rtol=0
+    )
 
 
 def test_a_scale_of_three_is_the_same_class_three_times():
@@ -90,15 +92,17 @@ def test_a_scale_of_three_is_the_same_class_three_times():
     y = torch.zeros(len(logits), dtype=torch.int64)
     scale = torch.tensor([1, 1, 3, 1, 1]).log()
     thrice = torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1)
-    got = surprise_against(logits, y, scale)
-    torch.testing.assert_close(got, surprise(thrice, y, everyone(thrice)), rtol=1e-6, atol=0)
+    got = sample_cross_entropy_against(logits, y, scale)
+    torch.testing.assert_close(
+        got, sample_cross_entropy(thrice, y, everyone(thrice)), rtol=1e-6, atol=0
+    )
 
 
 def test_the_scale_of_the_own_class_is_ignored():
     logits, y = a_batch()
     scale = torch.full_like(logits, -math.inf).masked_fill(~one_hot(y, 5), 0.0)
-    plain = surprise(logits, y, everyone(logits))
-    assert torch.equal(surprise_against(logits, y, scale), plain)
+    plain = sample_cross_entropy(logits, y, everyone(logits))
+    assert torch.equal(sample_cross_entropy_against(logits, y, scale), plain)
 
 
 def test_a_scale_of_zero_removes_a_class():
@@ -106,14 +110,14 @@ def test_a_scale_of_zero_removes_a_class():
     y = y.clamp(max=3)
     scale = torch.tensor([0, 0, 0, 0, -math.inf])
     without = torch.tensor([True, True, True, True, False])
-    expected = surprise(logits, y, without)
-    assert torch.equal(surprise_against(logits, y, scale), expected)
+    expected = sample_cross_entropy(logits, y, without)
+    assert torch.equal(sample_cross_entropy_against(logits, y, scale), expected)
 
 
 def test_without_rivals_the_likelihood_is_one_and_nothing_pulls():
     logits, y = a_batch()
     logits.requires_grad_()
-    value = surprise_against(logits, y, torch.full((5,), -math.inf))
+    value = sample_cross_entropy_against(logits, y, torch.full((5,), -math.inf))
     value.sum().backward()
     assert value.tolist() == [0.0] * len(y)
     assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
@@ -124,7 +128,7 @@ def test_without_rivals_the_likelihood_is_one_and_nothing_pulls():
 def test_it_is_finite_and_never_negative_at_logits_of_ten_thousand(batch, data):
     double, y = batch
     logits = double.float().requires_grad_()
-    value = surprise(logits, y, data.draw(masks(logits.shape[1])))
+    value = sample_cross_entropy(logits, y, data.draw(masks(logits.shape[1])))
     value.sum().backward()
     assert bool(torch.isfinite(value).all()) and bool((value >= 0).all())
     assert bool(torch.isfinite(logits.grad).all())
@@ -133,7 +137,7 @@ def test_it_is_finite_and_never_negative_at_logits_of_ten_thousand(batch, data):
 def test_its_gradient_is_softmax_less_one_hot():
     logits, y = a_batch()
     logits.requires_grad_()
-    surprise(logits, y, everyone(logits)).sum().backward()
+    sample_cross_entropy(logits, y, everyone(logits)).sum().backward()
     expected = logits.detach().softmax(dim=1) - F.one_hot(y, 5)
     torch.testing.assert_close(logits.grad, expected)
 
@@ -143,8 +147,8 @@ def test_its_gradient_agrees_with_finite_differences():
     among = torch.tensor([True, False, True, True, True])
     scale = torch.tensor([0.0, 0.7, -math.inf, -1.2, 2.0], dtype=torch.float64)
     logits.requires_grad_()
-    assert torch.autograd.gradcheck(lambda o: surprise(o, y, among), logits)
-    assert torch.autograd.gradcheck(lambda o: surprise_against(o, y, scale), logits)
+    assert torch.autograd.gradcheck(lambda o: sample_cross_entropy(o, y, among), logits)
+    assert torch.autograd.gradcheck(lambda o: sample_cross_entropy_against(o, y, scale), logits)
 
 
 @PROPERTY
@@ -152,7 +156,7 @@ def test_its_gradient_agrees_with_finite_differences():
 def test_the_mean_is_over_what_has_weight(batch, data):
     logits, y = batch
     weight = data.draw(masks(len(y))).double()
-    values = surprise(logits, y, everyone(logits))
+    values = sample_cross_entropy(logits, y, everyone(logits))
     kept = values[weight > 0]
     expected = kept.mean() if len(kept) else torch.tensor(0.0, dtype=torch.float64)
     torch.testing.assert_close(mean(values, weight), expected)

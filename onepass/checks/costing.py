@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
-from onepass.checks.tools import Method, expect, make, samples, stream, teach
+from onepass.checks.tools import Method, expect, make, samples, small_stream, teach
 from onepass.memory import Store
-from onepass.parts import Passes
+from onepass.parts import Images
 from onepass.streams import Stream
 
 
 def declared_passes_are_counted(method: Method) -> None:
     """The images of a step, counted at the network's door, are those that the method declares."""
     for shape in ((3, 8, 8), (16,)):
-        _compare_passes(method, stream(shape=shape))
+        _compare_passes(method, small_stream(shape=shape))
 
 
-def _compare_passes(method: Method, source: Stream) -> None:
-    learner = teach(make(method, engine="eager"), source, last=20)
+def _compare_passes(method: Method, stream: Stream) -> None:
+    learner = teach(make(method, engine="eager"), stream, last=20)
     trained = scored = 0
 
     def count(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
@@ -35,18 +35,18 @@ def _compare_passes(method: Method, source: Stream) -> None:
             scored += rows
 
     handle = learner.model.body.register_forward_hook(count)
-    teach(learner, source, first=20, last=21)
+    teach(learner, stream, first=20, last=21)
     handle.remove()
-    found = Passes(trained, scored)
-    expect(found == learner.passes(10), f"{found} counted, {learner.passes(10)} declared")
+    found = Images(trained, scored)
+    expect(found == learner.cost(10), f"{found} counted, {learner.cost(10)} declared")
 
 
 def memory_is_bounded(method: Method) -> None:
     """Once the memory is full, the state no longer grows."""
-    source = stream()
-    learner = teach(make(method), source, last=17)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=17)
     before = _bytes(learner.state_dict())
-    teach(learner, source, first=17)
+    teach(learner, stream, first=17)
     after = _bytes(learner.state_dict())
     expect(after == before, f"the state grew from {before} to {after} bytes")
 
@@ -54,7 +54,7 @@ def memory_is_bounded(method: Method) -> None:
 def kept_bytes_are_declared(method: Method) -> None:
     """Besides network, optimiser and one number per class, only the declared fields are kept, for
     as many samples as the memory has; so there is exactly one memory."""
-    learner = teach(make(method), stream(), last=17)
+    learner = teach(make(method), small_stream(), last=17)
     capacity = learner.get_params().get("memory", 0)
     store = getattr(learner, "store", None)
     fields = {} if store is None else store.fields
@@ -67,11 +67,11 @@ def kept_bytes_are_declared(method: Method) -> None:
 
 def the_memory_holds_raw_samples(method: Method) -> None:
     """What is kept of a sample is the sample as it came, with its own label."""
-    source = stream()
-    learner = teach(make(method), source)
+    stream = small_stream()
+    learner = teach(make(method), stream)
     given = {
         (image.numpy().tobytes(), label)
-        for x, y in (source.batch(index) for index in range(len(source)))
+        for x, y in (stream.batch(index) for index in range(len(stream)))
         for image, label in zip(x, y.tolist(), strict=True)
     }
     for part in (getattr(learner, name) for name in learner.parts):
@@ -83,29 +83,29 @@ def the_memory_holds_raw_samples(method: Method) -> None:
 
 def modes_are_restored(method: Method) -> None:
     """After a step the network trains as before, and the same parameters want gradients."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
 
     def flags() -> list[bool]:
         modules = [module.training for module in learner.model.modules()]
         return modules + [parameter.requires_grad for parameter in learner.model.parameters()]
 
     before = flags()
-    teach(learner, source, first=12, last=13)
-    learner.predict(samples(source))
+    teach(learner, stream, first=12, last=13)
+    learner.predict(samples(stream))
     expect(flags() == before, "a mode or a requires_grad was left changed")
 
 
 def the_step_stays_on_the_device(method: Method) -> None:
     """Under fake tensors a step runs to its end: no value is read on the host, no shape depends on
     data. The optimiser is left out; capture on a GPU decides in the end."""
-    source = stream()
+    stream = small_stream()
     for stop in (1, 12):
-        learner = teach(make(method, device="cpu"), source, last=stop)
-        x, y = source.batch(stop)
+        learner = teach(make(method, device="cpu"), stream, last=stop)
+        x, y = stream.batch(stop)
         rows = learner._admit(y)
         mode = FakeTensorMode()
-        clones = {id(source): _clone(source) for source in learner.generators.values()}
+        clones = {id(rng): _clone(rng) for rng in learner.generators.values()}
         with FakeCopyMode(mode):
             fake = copy.deepcopy(learner, clones)
         fake._optimizer = _NoOptimizer()  # type: ignore[assignment]
@@ -115,8 +115,8 @@ def the_step_stays_on_the_device(method: Method) -> None:
 
 def devices_agree(method: Method) -> None:
     """On a GPU the first step gives the loss of the host, up to rounding."""
-    source = stream()
-    x, y = source.batch(0)
+    stream = small_stream()
+    x, y = stream.batch(0)
     losses = [
         float(make(method, device=name, augment="none").learn(x, y).loss)
         for name in ("cpu", "cuda")
@@ -128,13 +128,13 @@ def a_graph_gives_the_same_bits(method: Method) -> None:
     """On a GPU a captured step equals the eager one to the last generator, growth of the head and
     short batches included; also with a network of parallel branches, in bf16."""
     cases: tuple[dict[str, Any], ...] = ({"net": "mlp"}, {"net": "resnet18", "precision": "bf16"})
-    source = stream(classes=20, shape=(3, 16, 16))
+    stream = small_stream(classes=20, shape=(3, 16, 16))
     as_it_was = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = True
     try:
         for case in cases:
             ends = [
-                teach(make(method, device="cuda", engine=name, **case), source, last=75)
+                teach(make(method, device="cuda", engine=name, **case), stream, last=75)
                 for name in ("eager", "graph")
             ]
             same = ends[0].state_sha256() == ends[1].state_sha256()
@@ -145,9 +145,9 @@ def a_graph_gives_the_same_bits(method: Method) -> None:
 
 def the_step_never_waits(method: Method) -> None:
     """On a GPU torch's own detector finds no host synchronisation in a step."""
-    source = stream().on(torch.device("cuda"))
-    learner = teach(make(method, device="cuda", engine="eager"), source, last=12)
-    x, y = source.batch(12)
+    stream = small_stream().on(torch.device("cuda"))
+    learner = teach(make(method, device="cuda", engine="eager"), stream, last=12)
+    x, y = stream.batch(12)
     rows = learner._admit(y)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -180,8 +180,8 @@ class _NoOptimizer:
         pass
 
 
-def _clone(source: torch.Generator) -> torch.Generator:
-    return source.clone_state()
+def _clone(rng: torch.Generator) -> torch.Generator:
+    return rng.clone_state()
 
 
 def _bytes(tree: Any) -> int:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from onepass.checks.tools import Method, batches, dataset, expect, make, samples, stream, teach
+from onepass.checks.tools import (
+    Method,
+    batches,
+    dataset,
+    expect,
+    make,
+    samples,
+    small_stream,
+    teach,
+)
 from onepass.errors import InputError
 from onepass.evaluate import evaluate
 from onepass.methods.finetune import Finetune
@@ -16,10 +25,10 @@ RATES = (3e-3, 1e-3)
 
 def learn_leaves_its_inputs_alone(method: Method) -> None:
     """The batch is the caller's; what is kept of it is a copy."""
-    source = stream()
+    stream = small_stream()
     learner, other = make(method), make(method)
     for index in range(12):
-        x, y = source.batch(index)
+        x, y = stream.batch(index)
         given_x, given_y = x.clone(), y.clone()
         learner.learn(given_x, given_y)
         expect(torch.equal(x, given_x) and torch.equal(y, given_y), "learn changed its inputs")
@@ -30,8 +39,8 @@ def learn_leaves_its_inputs_alone(method: Method) -> None:
 
 def odd_batches_are_learned(method: Method) -> None:
     """One sample, one class, ragged batches, a class first seen amid others: all finite."""
-    source = stream()
-    x, y = source.dataset.train_x, source.dataset.train_y
+    stream = small_stream()
+    x, y = stream.dataset.train_x, stream.dataset.train_y
     learner = make(method)
     order = [[0], [0, 40, 1], [2, 3, 4], [41, 80, 42, 5], [81], [120, 0, 40, 80, 121, 200]]
     for index in order:
@@ -43,12 +52,12 @@ def odd_batches_are_learned(method: Method) -> None:
 
 def extreme_inputs_stay_finite(method: Method) -> None:
     """Black, white and constant images, and vectors of size 1e4."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
     for value in (0, 255, 127):
         step = learner.learn(torch.full((10, 3, 8, 8), value, dtype=torch.uint8), [0] * 10)
         expect(bool(torch.isfinite(step.loss)), f"the loss on images of {value} is not finite")
-    vectors = stream(shape=(5,))
+    vectors = small_stream(shape=(5,))
     learner = teach(make(method), vectors, last=12)
     step = learner.learn(torch.full((10, 5), 1e4), [0] * 5 + [1] * 5)
     expect(bool(torch.isfinite(step.loss)), "the loss on large vectors is not finite")
@@ -56,9 +65,9 @@ def extreme_inputs_stay_finite(method: Method) -> None:
 
 def large_logits_do_no_harm(method: Method) -> None:
     """With logits of 1e4 a step is still finite, and so is all that it leaves behind."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
-    x, y = source.batch(12)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
+    x, y = stream.batch(12)
     with torch.no_grad():
         logits = learner.model(learner.views.normalise(x.to(learner.where)))
         learner.model.head.weight.mul_(1e4 / logits.abs().max())
@@ -71,9 +80,9 @@ def large_logits_do_no_harm(method: Method) -> None:
 
 def precisions_agree(method: Method) -> None:
     """The losses of the first steps are those of fp32 in bf16 too, within 2 %."""
-    source = stream()
+    stream = small_stream()
     losses = [
-        [float(give(learner).loss) for give in batches(source, last=4)]
+        [float(give(learner).loss) for give in batches(stream, last=4)]
         for learner in (make(method), make(method, precision="bf16"))
     ]
     for exact, rounded in zip(*losses, strict=True):
@@ -84,12 +93,12 @@ def precisions_agree(method: Method) -> None:
 def vectors_are_learned_like_images(method: Method) -> None:
     """Float feature vectors are first-class: two separable classes are told apart, at one of two
     learning rates."""
-    source = stream(shape=(64,))
-    known = source.dataset.test_y < 2
-    x, y = source.dataset.test_x[known], source.dataset.test_y[known]
+    stream = small_stream(shape=(64,))
+    known = stream.dataset.test_y < 2
+    x, y = stream.dataset.test_x[known], stream.dataset.test_y[known]
 
     def right(lr: float) -> float:
-        learner = teach(make(method, lr=lr), source, last=8)
+        learner = teach(make(method, lr=lr), stream, last=8)
         return float((learner.predict(x).cpu() == y).float().mean())
 
     expect(max(map(right, RATES)) > 0.9, "two separable classes of vectors were not learned")
@@ -97,7 +106,7 @@ def vectors_are_learned_like_images(method: Method) -> None:
 
 def every_parameter_gets_a_gradient(method: Method) -> None:
     """No part of the network is forgotten by the loss."""
-    learner = teach(make(method), stream(), last=12)
+    learner = teach(make(method), small_stream(), last=12)
     trained = [pair for pair in learner.model.named_parameters() if pair[1].requires_grad]
     for name, parameter in trained:
         idle = parameter.grad is None or not bool(parameter.grad.any())
@@ -106,22 +115,22 @@ def every_parameter_gets_a_gradient(method: Method) -> None:
 
 def memory_reaches_the_gradient(method: Method) -> None:
     """Other labels in the memory give another update: what is stored is really trained on."""
-    source = stream()
-    learners = [teach(make(method), source, last=12) for _ in range(2)]
+    stream = small_stream()
+    learners = [teach(make(method), stream, last=12) for _ in range(2)]
     stored = learners[1].store.y  # type: ignore[attr-defined]
     stored.copy_((stored + 1) % 2)
     for learner in learners:
-        teach(learner, source, first=12, last=13)
+        teach(learner, stream, first=12, last=13)
     same = learners[0].params_sha256() == learners[1].params_sha256()
     expect(not same, "changing the stored labels changed nothing")
 
 
 def bad_batches_change_nothing(method: Method) -> None:
     """A batch that is refused leaves the learner as it was."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
     before = learner.state_sha256()
-    x, y = source.batch(12)
+    x, y = stream.batch(12)
     refused = [
         (x.float(), y),
         (x[:, :, :4], y),
@@ -142,14 +151,14 @@ def bad_batches_change_nothing(method: Method) -> None:
 
 def labels_are_only_names(method: Method) -> None:
     """Other labels for the same classes give the same parameters, and predictions by those."""
-    source = stream()
+    stream = small_stream()
     plain, renamed = make(method), make(method)
     for index in range(12):
-        x, y = source.batch(index)
+        x, y = stream.batch(index)
         plain.learn(x, y)
         renamed.learn(x, 1000 - 7 * y)
     expect(plain.params_sha256() == renamed.params_sha256(), "the value of a label matters")
-    x = samples(source)
+    x = samples(stream)
     expect(torch.equal(renamed.predict(x), 1000 - 7 * plain.predict(x)), "predictions differ")
 
 
@@ -160,7 +169,7 @@ def nobody_tells_the_future(method: Method) -> None:
     groups = [[label, label + 1] for label in range(0, 20, 2)]
     short = ClassIncremental(whole, tasks=groups[:2], seed=1)
     longer = ClassIncremental(whole, tasks=groups, seed=1)
-    ends = [teach(make(method), source, last=len(short)) for source in (short, longer)]
+    ends = [teach(make(method), stream, last=len(short)) for stream in (short, longer)]
     ends.append(make(method))
     for _ in evaluate(ends[-1], short):
         pass
@@ -170,14 +179,14 @@ def nobody_tells_the_future(method: Method) -> None:
 
 def boundaries_are_inferred(method: Method) -> None:
     """Without new_task, unseen classes after `gap` batches without any begin a task."""
-    source = stream()
+    stream = small_stream()
     learner = make(method, gap=3)
-    for x, y in source:
+    for x, y in stream:
         learner.learn(x, y)
     expect(learner.task == 2, f"{learner.task} boundaries were inferred instead of 2")
     told = make(method, gap=3)
-    for index, (x, y) in enumerate(source):
-        if source.starts_task(index):
+    for index, (x, y) in enumerate(stream):
+        if stream.starts_task(index):
             told.new_task()
         told.learn(x, y)
     expect(told.params_sha256() == learner.params_sha256(), "inferred boundaries act otherwise")
@@ -185,41 +194,41 @@ def boundaries_are_inferred(method: Method) -> None:
 
 def the_head_grows(method: Method) -> None:
     """More classes than the head was born for: all are learned, and none is lost."""
-    source = stream(classes=20)
-    learner = teach(make(method), source)
-    arrivals = dict.fromkeys(label for _, y in source for label in y.tolist())
+    stream = small_stream(classes=20)
+    learner = teach(make(method), stream)
+    arrivals = dict.fromkeys(label for _, y in stream for label in y.tolist())
     expect(learner.model.head.capacity == 32, "the head must double from 16 to 32")
     expect(learner.classes == list(arrivals), "rows must keep their order of arrival")
-    expect(learner.scores(samples(source)).shape[1] == 20, "a class was lost")
+    expect(learner.scores(samples(stream)).shape[1] == 20, "a class was lost")
 
 
 def spare_rows_stay_at_birth(method: Method) -> None:
     """Rows that wait for a class are not moved by decay, and a new class starts from its birth."""
-    source = stream()
-    learner = teach(make(method, weight_decay=0.1), source, last=1)
+    stream = small_stream()
+    learner = teach(make(method, weight_decay=0.1), stream, last=1)
     spare = learner.model.head.weight[8:].detach().clone()
-    teach(learner, source, first=1)
+    teach(learner, stream, first=1)
     expect(torch.equal(spare, learner.model.head.weight[8:]), "spare rows moved")
 
 
 def a_frozen_head_stays(method: Method) -> None:
     """`head="frozen"`: rows train in the first task and no row moves after the first boundary."""
-    source = stream()
-    learner = teach(make(method, head="frozen"), source, last=1)
+    stream = small_stream()
+    learner = teach(make(method, head="frozen"), stream, last=1)
     born = learner.model.head.weight.detach().clone()
-    teach(learner, source, first=1, last=8)
+    teach(learner, stream, first=1, last=8)
     frozen = learner.model.head.weight.detach().clone()
     expect(not torch.equal(born[:2], frozen[:2]), "the head did not train in the first task")
-    teach(learner, source, first=8)
+    teach(learner, stream, first=8)
     expect(torch.equal(frozen, learner.model.head.weight), "a row moved after the first boundary")
 
 
 def probing_changes_nothing(method: Method) -> None:
     """A probe watches: not one bit of the learner is different."""
-    source = stream()
+    stream = small_stream()
     plain, watched = make(method), make(method)
     watched.attach(BalanceProbe())
-    for give in batches(source):
+    for give in batches(stream):
         give(plain)
         give(watched)
     expect(plain.state_sha256() == watched.state_sha256(), "the probe disturbed what it measures")
@@ -228,10 +237,10 @@ def probing_changes_nothing(method: Method) -> None:
 def beats_finetuning(method: Method) -> None:
     """On a stream that fine-tuning forgets, the method is at least 20 points above it, at one of
     two learning rates: some heads need a smaller one."""
-    source = stream()
+    stream = small_stream()
 
     def final(kind: Method, lr: float) -> float:
-        *_, last = evaluate(make(kind, lr=lr), source)
+        *_, last = evaluate(make(kind, lr=lr), stream)
         return last.accuracy
 
     floor = final(Finetune, RATES[0])

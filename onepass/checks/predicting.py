@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from onepass.checks.tools import Method, expect, make, samples, stream, teach
+from onepass.checks.tools import Method, expect, make, samples, small_stream, teach
 from onepass.errors import NotFittedError
 
 
 def predict_before_learning_is_refused(method: Method) -> None:
     """Predicting before the first batch raises NotFittedError, as scikit-learn's users expect."""
     try:
-        make(method).predict(samples(stream()))
+        make(method).predict(samples(small_stream()))
     except NotFittedError as problem:
         expect(isinstance(problem, ValueError), "NotFittedError must be a ValueError")
         expect(isinstance(problem, AttributeError), "NotFittedError must be an AttributeError")
@@ -21,20 +21,20 @@ def predict_before_learning_is_refused(method: Method) -> None:
 
 def predict_leaves_no_trace(method: Method) -> None:
     """Parameters, buffers, memory, generators and mode are the same after predicting."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
     before, training = learner.state_sha256(), learner.model.training
-    learner.predict(samples(source))
-    learner.scores(samples(source))
+    learner.predict(samples(stream))
+    learner.scores(samples(stream))
     expect(learner.state_sha256() == before, "predicting changed the state")
     expect(learner.model.training == training, "predicting changed the mode")
 
 
 def predict_in_parts_agrees(method: Method) -> None:
     """The scores of a batch are the scores of its parts."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
-    x = samples(source)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
+    x = samples(stream)
     whole = learner.scores(x)
     parts = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
     expect(torch.allclose(whole, parts, atol=1e-5), "the scores depend on the batch around them")
@@ -42,15 +42,15 @@ def predict_in_parts_agrees(method: Method) -> None:
 
 def scores_have_a_column_for_each_class(method: Method) -> None:
     """Columns are the classes seen so far, and predict names the label of the highest."""
-    source = stream()
+    stream = small_stream()
     learner = make(method)
     for last in (1, 9, 24):
-        teach(learner, source, first=learner.steps, last=last)
-        scores = learner.scores(samples(source)).cpu()
+        teach(learner, stream, first=learner.steps, last=last)
+        scores = learner.scores(samples(stream)).cpu()
         expect(scores.shape[1] == len(learner.classes), "there must be one column for each class")
         best = torch.tensor(learner.classes)[scores.argmax(dim=1)]
         expect(
-            torch.equal(best, learner.predict(samples(source)).cpu()), "predict is not the argmax"
+            torch.equal(best, learner.predict(samples(stream)).cpu()), "predict is not the argmax"
         )
-        known = set(source.dataset.train_y[torch.cat([source.indices(i) for i in range(last)])])
+        known = set(stream.dataset.train_y[torch.cat([stream.indices(i) for i in range(last)])])
         expect(set(learner.classes) == {int(label) for label in known}, "a class is missing")

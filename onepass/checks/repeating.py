@@ -11,29 +11,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from onepass.checks.tools import Method, batches, device, expect, make, stream, teach
+from onepass.checkpoint import open_learner
+from onepass.checks.tools import Method, batches, device, expect, make, small_stream, teach
 from onepass.nets import ResNet18
-from onepass.saved import open_learner
 from onepass.streams import Stream
 
 
 def same_seed_same_bits(method: Method) -> None:
     """Two learners with one seed end equal, to the last generator."""
-    source = stream()
-    first, second = (teach(make(method, seed=3), source) for _ in range(2))
+    stream = small_stream()
+    first, second = (teach(make(method, seed=3), stream) for _ in range(2))
     expect(first.state_sha256() == second.state_sha256(), "the same seed gave other bits")
 
 
 def other_seed_other_bits(method: Method) -> None:
     """The seed is really used."""
-    source = stream()
-    first, second = (teach(make(method, seed=seed), source, last=3) for seed in (3, 4))
+    stream = small_stream()
+    first, second = (teach(make(method, seed=seed), stream, last=3) for seed in (3, 4))
     expect(first.params_sha256() != second.params_sha256(), "the seed changes nothing")
 
 
 def global_generators_are_left_alone(method: Method) -> None:
     """The global generators of torch, NumPy and Python are neither read nor moved."""
-    source = stream()
+    stream = small_stream()
     ends = []
     for seed in (1, 2):
         kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -41,7 +41,7 @@ def global_generators_are_left_alone(method: Method) -> None:
         np.random.seed(seed)
         random.seed(seed)
         before = torch.get_rng_state()
-        ends.append(teach(make(method), source, last=12).state_sha256())
+        ends.append(teach(make(method), stream, last=12).state_sha256())
         moved = not torch.equal(before, torch.get_rng_state())
         torch.set_rng_state(kept[0])
         np.random.set_state(kept[1])
@@ -53,35 +53,35 @@ def global_generators_are_left_alone(method: Method) -> None:
 def a_saved_learner_goes_on_exactly(method: Method) -> None:
     """Saved amid a task, opened and taught the rest, it equals one that was never stopped; also
     with a network that has statistics of its own."""
-    _stop_and_go_on(method, stream(classes=20), stops=(1, 13, 70), more=9)
+    _stop_and_go_on(method, small_stream(classes=20), stops=(1, 13, 70), more=9)
     small = ResNet18(width=2)
-    _stop_and_go_on(method, stream(shape=(3, 9, 9)), stops=(10,), more=2, net=small)
+    _stop_and_go_on(method, small_stream(shape=(3, 9, 9)), stops=(10,), more=2, net=small)
 
 
 def _stop_and_go_on(
-    method: Method, source: Stream, stops: tuple[int, ...], more: int, **settings: Any
+    method: Method, stream: Stream, stops: tuple[int, ...], more: int, **settings: Any
 ) -> None:
     for stop in stops:
-        whole = teach(make(method, **settings), source, last=stop + more)
-        stopped = teach(make(method, **settings), source, last=stop)
+        whole = teach(make(method, **settings), stream, last=stop + more)
+        stopped = teach(make(method, **settings), stream, last=stop)
         with tempfile.TemporaryDirectory() as folder:
             stopped.save(Path(folder) / "learner.pt")
             path = Path(folder) / "learner.pt"
             opened = open_learner(path, device=device.get(), net=settings.get("net"))
         expect(opened.state_sha256() == stopped.state_sha256(), "opening changed the learner")
-        teach(opened, source, first=stop, last=stop + more)
+        teach(opened, stream, first=stop, last=stop + more)
         expect(opened.state_sha256() == whole.state_sha256(), f"stopping at {stop} was not exact")
 
 
 def a_state_is_a_snapshot(method: Method) -> None:
     """A state dict does not change when the learner goes on."""
-    source = stream()
-    learner = teach(make(method), source, last=12)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
     state = learner.state_dict()
-    teach(learner, source, first=12)
+    teach(learner, stream, first=12)
     again = make(method)
     again.load_state_dict(state)
-    teach(again, source, first=12)
+    teach(again, stream, first=12)
     expect(again.state_sha256() == learner.state_sha256(), "the state was a view, not a snapshot")
 
 
@@ -91,19 +91,19 @@ def the_constructor_is_the_configuration(method: Method) -> None:
     learner = make(method)
     params = learner.get_params()
     expect(sorted(params) == sorted(names), "get_params does not list the constructor's arguments")
-    teach(learner, stream(), last=3)
+    teach(learner, small_stream(), last=3)
     after = learner.get_params()
     expect(all(params[name] is after[name] for name in names), "learning changed a setting")
 
 
 def a_clone_is_independent(method: Method) -> None:
     """A learner made from another's settings starts fresh and shares nothing."""
-    source = stream()
-    learner = teach(make(method), source, last=3)
+    stream = small_stream()
+    learner = teach(make(method), stream, last=3)
     before = learner.state_sha256()
     clone = type(learner)(**learner.get_params())
     expect(clone.steps == 0, "a clone must be new")
-    for give in batches(source, last=3):
+    for give in batches(stream, last=3):
         give(clone)
     expect(clone.state_sha256() == before, "a clone learns otherwise")
     expect(learner.state_sha256() == before, "teaching the clone changed the original")

@@ -22,7 +22,7 @@ def dataset(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Datas
     )
 
 
-def stream(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Stream:
+def small_stream(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Stream:
     """Three tasks of two classes, 24 batches of 10."""
     return ClassIncremental(dataset(classes, shape), tasks=classes // 2, batch=10, seed=1)
 
@@ -41,31 +41,31 @@ def make(method: Method, **settings: Any) -> Learner:
 
 
 def batches(
-    source: Stream, first: int = 0, last: int | None = None
+    stream: Stream, first: int = 0, last: int | None = None
 ) -> Iterator[Callable[..., Any]]:
     """For each batch of a range a function that gives it to a learner, boundaries included, as an
     evaluation does."""
-    for index in range(first, len(source) if last is None else last):
+    for index in range(first, len(stream) if last is None else last):
 
         def give(learner: Learner, index: int = index) -> Any:
-            if source.starts_task(index):
+            if stream.starts_task(index):
                 learner.new_task()
-            step = learner.learn(*source.batch(index))
-            if source.ends_task(index):
+            step = learner.learn(*stream.batch(index))
+            if stream.ends_task(index):
                 learner.end_task()
             return step
 
         yield give
 
 
-def teach(learner: Learner, source: Stream, first: int = 0, last: int | None = None) -> Learner:
-    for give in batches(source, first, last):
+def teach(learner: Learner, stream: Stream, first: int = 0, last: int | None = None) -> Learner:
+    for give in batches(stream, first, last):
         give(learner)
     return learner
 
 
-def samples(source: Stream) -> Tensor:
-    return source.dataset.test_x
+def samples(stream: Stream) -> Tensor:
+    return stream.dataset.test_x
 
 
 def expect(holds: bool, what: str) -> None:

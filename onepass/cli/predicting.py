@@ -26,7 +26,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and score (softmax probability) for every image."""
-    from onepass.pictures import Unreadable, classify
+    from onepass.classify import Unreadable, classify
 
     failed = 0
     for entry in classify(model, folder, device):

@@ -129,7 +129,7 @@ def run(
         allow_determinism()
     _check_jobs(jobs, out, resume)
     at_once = 1 if jobs_at_once == "1" else sweep.fitting(_at_once(jobs_at_once), jobs)
-    results = _execute_all(jobs, out, at_once, resume, _cadence(checkpoint), as_json)
+    results = _execute_all(jobs, out, at_once, resume, _checkpoint_steps(checkpoint), as_json)
     if not as_json:
         _show(results, out)
 
@@ -230,7 +230,7 @@ def _at_once(text: str) -> int | None:
     return int(text)
 
 
-def _cadence(text: str) -> int | None:
+def _checkpoint_steps(text: str) -> int | None:
     if text == "none":
         return None
     if not text.isdecimal() or int(text) < 1:

@@ -45,7 +45,7 @@ def list_(
 def _methods() -> list[dict[str, Any]]:
     entries = []
     for info in registry.methods():
-        passes = info.learner().passes(batch=10)
+        passes = info.learner().cost(batch=10)
         entries.append(
             {
                 "method": info.key,

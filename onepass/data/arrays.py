@@ -92,11 +92,11 @@ def _held(y: Tensor, fraction: float) -> Tensor:
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
     held = torch.zeros(len(y), dtype=torch.bool)
-    source = generator(0, "test fraction")
+    rng = generator(0, "test fraction")
     for label in torch.unique(y):
         index = torch.nonzero(y == label).flatten()
         count = min(max(1, round(len(index) * fraction)), len(index) - 1)
-        held[index[permutation(len(index), source)[:count]]] = True
+        held[index[permutation(len(index), rng)[:count]]] = True
     return held
 
 

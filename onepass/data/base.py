@@ -103,11 +103,11 @@ class Dataset:
         """
         if not 0 < fraction < 1:
             raise InputError(f"the held-out fraction must lie between 0 and 1, not {fraction}")
-        source = generator(seed, "validation")
+        rng = generator(seed, "validation")
         kept, held = [], []
         for label in range(self.classes):
             index = torch.nonzero(self.train_y == label).flatten()
-            index = index[permutation(len(index), source)]
+            index = index[permutation(len(index), rng)]
             cut = max(1, int(len(index) * fraction)) if len(index) > 1 else 0
             held.append(index[:cut])
             kept.append(index[cut:])

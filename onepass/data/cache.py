@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.files import Array, Part, Report, Source
+from onepass.data.files import Array, Part, Report, Undecoded
 from onepass.errors import DataError, OnepassError, WriteError
 
 FORMAT = 1
@@ -42,13 +42,13 @@ def cache_root() -> Path:
 
 
 def entry(name: str, identity: str) -> Path:
-    """The folder of one source; `identity` tells sources of one name apart."""
+    """The folder of one dataset; `identity` tells datasets of one name apart."""
     return cache_root() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-def cached(folder: Path, fingerprint: str, read: Callable[[], Source]) -> Arrays:
-    """The arrays of a source: mapped if they are there and whole, decoded anew if they are not, or
-    if the source has changed since."""
+def cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arrays:
+    """The arrays of a dataset: mapped if they are there and whole, decoded anew if they are not, or
+    if its files have changed since."""
     try:
         return _cached(folder, fingerprint, read)
     except OnepassError:
@@ -60,7 +60,7 @@ def cached(folder: Path, fingerprint: str, read: Callable[[], Source]) -> Arrays
         ) from None
 
 
-def _cached(folder: Path, fingerprint: str, read: Callable[[], Source]) -> Arrays:
+def _cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arrays:
     with _locked(folder):
         found = opened(folder)
         if found is not None and _meta(folder)["fingerprint"] == fingerprint:
@@ -128,17 +128,17 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _build(folder: Path, fingerprint: str, source: Source) -> None:
+def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
     """In a folder beside, renamed when whole: a kill half-way leaves nothing that counts."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        count = len(source.train.labels) + len(source.test.labels)
+        count = len(undecoded.train.labels) + len(undecoded.test.labels)
         with _progress(f"decoding {folder.name}", count) as report:
-            for name, part in (("train", source.train), ("test", source.test)):
+            for name, part in (("train", undecoded.train), ("test", undecoded.test)):
                 _write(partial, name, part, report)
-        _describe(partial, fingerprint, source)
+        _describe(partial, fingerprint, undecoded)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
     except BaseException:
@@ -168,7 +168,7 @@ def _reserve(file: IO[bytes], size: int) -> None:
         file.truncate(file.tell() + size)
 
 
-def _describe(folder: Path, fingerprint: str, source: Source) -> None:
+def _describe(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
     files = {}
     for name in ARRAYS:
         path = folder / f"{name}.npy"
@@ -181,7 +181,7 @@ def _describe(folder: Path, fingerprint: str, source: Source) -> None:
     meta = {
         "format": FORMAT,
         "fingerprint": fingerprint,
-        "class_names": list(source.class_names),
+        "class_names": list(undecoded.class_names),
         "files": files,
     }
     (folder / "meta.json").write_text(json.dumps(meta, indent=2))

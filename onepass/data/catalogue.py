@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from onepass.data import cifar, folders, idx, tiny_imagenet
-from onepass.data.files import Source
+from onepass.data.files import Undecoded
 from onepass.errors import DataError
 
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
@@ -24,7 +24,7 @@ class Reader:
 
     form: str
     present: Callable[[Path], bool]
-    read: Callable[[Path], Source]
+    read: Callable[[Path], Undecoded]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.files import Array, Part, Source, copied
+from onepass.data.files import Array, Part, Undecoded, copied
 from onepass.errors import DataError
 
 
@@ -61,7 +61,7 @@ def present(folder: Path, name: str) -> bool:
     return (folder / LAYOUTS[name].train[0]).is_file()
 
 
-def read(folder: Path, name: str) -> Source:
+def read(folder: Path, name: str) -> Undecoded:
     layout = LAYOUTS[name]
     names = _entries(folder / layout.meta).get(layout.names)
     if not isinstance(names, list):
@@ -69,7 +69,7 @@ def read(folder: Path, name: str) -> Source:
     if len(set(names)) != len(names):
         raise DataError(f"{folder / layout.meta} has two classes of one name")
     train, test = (_part(folder, files, layout.labels) for files in (layout.train, layout.test))
-    return Source(tuple(names), train, test)
+    return Undecoded(tuple(names), train, test)
 
 
 def _part(folder: Path, files: list[str], labels: str) -> Part:

@@ -1,4 +1,4 @@
-"""What every reader of image files shares: sources, fingerprints, decoding."""
+"""What every reader of image files shares: files, fingerprints, decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class Part(NamedTuple):
-    """The training or test images of a source: their labels, and how to write their pixels into
+    """The training or test images of some files: their labels, and how to write their pixels into
     an array (n, channels, height, width), reporting how many are done."""
 
     shape: tuple[int, int, int]
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     fill: Callable[[Array, Report], None]
 
 
-class Source(NamedTuple):
+class Undecoded(NamedTuple):
     """Images on disk whose labels are known and whose pixels are not yet decoded."""
 
     class_names: tuple[str, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from onepass.data.files import UNREADABLE, Part, Source, decoded, not_an_image
+from onepass.data.files import UNREADABLE, Part, Undecoded, decoded, not_an_image
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
@@ -32,7 +32,7 @@ def read(
     image_size: int | None = None,
     test_fraction: float | None = None,
     channels: int | None = None,
-) -> Source:
+) -> Undecoded:
     """`train/<class>/*` and `test/<class>/*`; or, with a test fraction, `<class>/*` alone, of which
     that part is held out per class."""
     if present(folder):
@@ -54,7 +54,7 @@ def read(
         )
     shape = _shape(train[0], image_size, channels)
     resize = image_size is not None
-    return Source(tuple(classes), _part(train, shape, resize), _part(test, shape, resize))
+    return Undecoded(tuple(classes), _part(train, shape, resize), _part(test, shape, resize))
 
 
 def class_names(folder: Path) -> list[str]:
@@ -97,14 +97,14 @@ def images_in(folder: Path) -> list[str]:
 def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
-    source = generator(0, "test fraction")
+    rng = generator(0, "test fraction")
     targets, held = np.asarray(labels), np.zeros(len(labels), dtype=bool)
     for label in np.unique(targets):
         index = np.flatnonzero(targets == label)
         if len(index) < 2:
             raise DataError(f"{Path(files[index[0]]).parent} has one image, which cannot be split")
         count = min(max(1, round(len(index) * fraction)), len(index) - 1)
-        held[index[permutation(len(index), source).numpy()[:count]]] = True
+        held[index[permutation(len(index), rng).numpy()[:count]]] = True
     parts = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
     return parts[0], parts[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onepass.data.files import Part, Source, decoded
+from onepass.data.files import Part, Undecoded, decoded
 from onepass.errors import DataError
 
 IMAGE_COLUMNS = ("image", "img")
@@ -16,7 +16,7 @@ TEST_SPLITS = ("test", "valid", "validation")
 class Download(NamedTuple):
     """A downloaded dataset, and what tells its versions apart."""
 
-    source: Source
+    undecoded: Undecoded
     fingerprint: str
 
 
@@ -36,7 +36,7 @@ def download(repository: str | Path, shape: tuple[int, int, int]) -> Download:
     names, label_of = _classes(parts["train"], repository)
     train, held = (_part(parts[name], shape, label_of, repository) for name in ("train", test))
     fingerprint = f"{repository} {parts['train']._fingerprint} {parts[test]._fingerprint}"
-    return Download(Source(names, train, held), fingerprint)
+    return Download(Undecoded(names, train, held), fingerprint)
 
 
 def _column(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onepass.data.files import Array, Part, Source, copied
+from onepass.data.files import Array, Part, Undecoded, copied
 from onepass.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
@@ -27,9 +27,9 @@ def present(folder: Path) -> bool:
     return find(folder, "train", "images", 3) is not None
 
 
-def read(folder: Path) -> Source:
+def read(folder: Path) -> Undecoded:
     """Labels and images of both parts; the digits are the classes."""
-    return Source(tuple(map(str, range(10))), _part(folder, "train"), _part(folder, "test"))
+    return Undecoded(tuple(map(str, range(10))), _part(folder, "train"), _part(folder, "test"))
 
 
 def _part(folder: Path, part: str) -> Part:

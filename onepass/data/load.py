@@ -18,7 +18,7 @@ from onepass.data import arrays, cache, folders, hub
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.digits import digits
-from onepass.data.files import Source, fingerprint
+from onepass.data.files import Undecoded, fingerprint
 from onepass.data.synthetic import synthetic
 from onepass.errors import DataError, InputError, UnknownNameError
 from onepass.settings import check
@@ -121,11 +121,13 @@ def _published(entry: Entry, root: Path) -> Dataset:
 def download(entry: Entry) -> Dataset:
     """Fetches a dataset from the hub into the cache, where `load` finds it afterwards."""
     fetched = hub.download(entry.hub, entry.shape)
-    source = in_order(fetched.source, wnids()) if entry.name == "tiny-imagenet" else fetched.source
+    undecoded = fetched.undecoded
+    if entry.name == "tiny-imagenet":
+        undecoded = in_order(undecoded, wnids())
     folder = cache.entry(entry.name, "download")
     return _dataset(
         entry.name,
-        cache.cached(folder, fetched.fingerprint, lambda: _checked(source, entry.hub, entry)),
+        cache.cached(folder, fetched.fingerprint, lambda: _checked(undecoded, entry.hub, entry)),
         entry,
     )
 
@@ -136,14 +138,16 @@ def wnids() -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def in_order(source: Source, names: tuple[str, ...]) -> Source:
+def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
     """The same images with the classes in another order; other classes are left as they are."""
-    if set(source.class_names) != set(names):
-        return source
+    if set(undecoded.class_names) != set(names):
+        return undecoded
     place = {name: label for label, name in enumerate(names)}
-    moved = np.array([place[name] for name in source.class_names])
-    train, test = (part._replace(labels=moved[part.labels]) for part in (source.train, source.test))
-    return Source(names, train, test)
+    moved = np.array([place[name] for name in undecoded.class_names])
+    train, test = (
+        part._replace(labels=moved[part.labels]) for part in (undecoded.train, undecoded.test)
+    )
+    return Undecoded(names, train, test)
 
 
 def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dataset:
@@ -180,12 +184,12 @@ def _dataset(name: str, parts: cache.Arrays, entry: Entry | None) -> Dataset:
     )
 
 
-def _checked(source: Source, path: Path | str, entry: Entry | None) -> Source:
+def _checked(undecoded: Undecoded, path: Path | str, entry: Entry | None) -> Undecoded:
     """Refuses what cannot be right before anything is decoded."""
-    count = len(source.class_names)
+    count = len(undecoded.class_names)
     if entry is not None and count != len(entry.train):
         raise DataError(f"{path}: {entry.name} must have {len(entry.train)} classes, not {count}")
-    for name, part in (("training", source.train), ("test", source.test)):
+    for name, part in (("training", undecoded.train), ("test", undecoded.test)):
         if not len(part.labels):
             raise DataError(f"{path} has no {name} images")
         low, high = int(part.labels.min()), int(part.labels.max())
@@ -193,7 +197,7 @@ def _checked(source: Source, path: Path | str, entry: Entry | None) -> Source:
             raise DataError(f"{path}: {name} labels from {low} to {high} for {count} classes")
         if entry is not None and part.shape != entry.shape:
             raise DataError(f"{path}: {entry.name} must be {entry.shape}, not {part.shape}")
-    return source
+    return undecoded
 
 
 def _compare(entry: Entry, parts: cache.Arrays) -> None:

@@ -25,12 +25,12 @@ def synthetic(
     """
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise InputError(f"shape must be (features,) or (channels, height, width), not {shape}")
-    source = generator(seed, "synthetic data")
-    prototypes = torch.rand(classes, *shape, generator=source)
+    rng = generator(seed, "synthetic data")
+    prototypes = torch.rand(classes, *shape, generator=rng)
 
     def sample(per_class: int) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.arange(classes).repeat_interleave(per_class)
-        x = prototypes[y] + noise * torch.randn(len(y), *shape, generator=source)
+        x = prototypes[y] + noise * torch.randn(len(y), *shape, generator=rng)
         return ((x.clamp(0, 1) * 255).to(torch.uint8) if len(shape) == 3 else x), y
 
     train_x, train_y = sample(train_per_class)

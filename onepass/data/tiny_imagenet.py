@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from onepass.data.files import Source, decoded
+from onepass.data.files import Undecoded, decoded
 from onepass.errors import DataError
 
 SHAPE = (3, 64, 64)
@@ -19,7 +19,7 @@ def present(path: Path) -> bool:
     return (path / "wnids.txt").is_file() or (path.suffix == ".zip" and path.is_file())
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> Undecoded:
     """Classes in the order of wnids.txt; greyscale files become colour images."""
     names, content = _zip(path) if path.suffix == ".zip" else _folder(path)
     classes = _lines(content, "wnids.txt")
@@ -48,7 +48,7 @@ def read(path: Path) -> Source:
         raise DataError(f"{path}: val_annotations.txt names no images")
     train.sort(key=lambda entry: (entry[1], entry[0]))
     parts = [decoded([n for n, _ in p], [y for _, y in p], SHAPE, content) for p in (train, test)]
-    return Source(tuple(classes), *parts)
+    return Undecoded(tuple(classes), *parts)
 
 
 def _class(name: str) -> str:

@@ -38,19 +38,19 @@ class Balanced(Store):
         capacity: int,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        source: torch.Generator,
+        rng: torch.Generator,
         fields: Mapping[str, Tensor] | None = None,
         *,
         rows: int,
     ) -> None:
-        super().__init__(capacity, shape, dtype, source, fields)
-        self.held = torch.full((rows,), UNKNOWN, device=source.device)
+        super().__init__(capacity, shape, dtype, rng, fields)
+        self.held = torch.full((rows,), UNKNOWN, device=rng.device)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Lets in samples of the stream as if they had come one by one."""
         if not self.capacity:
             return
-        uniform = torch.rand(len(y), generator=self.source, device=y.device, dtype=torch.float64)
+        uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=torch.float64)
         one_by_one = zip(torch.split(y, 1), torch.split(uniform, 1), strict=True)
         slots = torch.cat([self._place(*one) for one in one_by_one])
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)

@@ -14,7 +14,7 @@ OVERSAMPLING = 4
 NEVER = 2.0  # above every uniform number
 
 
-def distinct(count: int, population: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
+def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """`count` distinct integers below `population`, each subset equally likely; for several
     populations one draw each, along a last dimension.
 
@@ -30,7 +30,7 @@ def distinct(count: int, population: Tensor, source: torch.Generator) -> tuple[T
     pool = OVERSAMPLING * count
     many = population.unsqueeze(-1)
     shape = (2, *population.shape, pool)
-    uniform, key = torch.rand(shape, generator=source, device=many.device, dtype=torch.float64)
+    uniform, key = torch.rand(shape, generator=rng, device=many.device, dtype=torch.float64)
     listed = torch.arange(pool, device=many.device, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)
     drawn = torch.where(many <= pool, cycled, (uniform * many).int().sort().values)

@@ -46,7 +46,7 @@ class Pools:
         number = torch.arange(len(self.y), device=self.y.device)
         stream_part, memory_part = number[: len(stream.y)], number[len(stream.y) :]
         stream_part = stream_part.expand(len(groups), -1)
-        self._source = torch.cat([stream_part, memory_part.view_as(slots)], dim=1).flatten()
+        self._index = torch.cat([stream_part, memory_part.view_as(slots)], dim=1).flatten()
         in_stream = _members(groups, stream.y)
         waiting = torch.cat([in_stream, genuine], dim=1)
         self._counts = waiting.flatten().cumsum(0)
@@ -60,7 +60,7 @@ class Pools:
         before = (self.length.cumsum(0) - self.length) * some
         facts = torch.stack([self.length, cycle, before]).index_select(1, places.group)
         length, cycle, before = facts
-        pick = self._source.index_select(0, nth_true(self._counts, before + places.rank % cycle))
+        pick = self._index.index_select(0, nth_true(self._counts, before + places.rank % cycle))
         weight = (places.counts & (places.rank < length)).float()
         return Samples(self.x.index_select(0, pick), self.y.index_select(0, pick), weight)
 

@@ -21,18 +21,18 @@ class Reservoir(Store):
         capacity: int,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        source: torch.Generator,
+        rng: torch.Generator,
         fields: Mapping[str, Tensor] | None = None,
     ) -> None:
-        super().__init__(capacity, shape, dtype, source, fields)
-        self.seen = torch.zeros((), dtype=torch.int64, device=source.device)
+        super().__init__(capacity, shape, dtype, rng, fields)
+        self.seen = torch.zeros((), dtype=torch.int64, device=rng.device)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
         k = self.seen + torch.arange(1, len(y) + 1, device=y.device)
-        uniform = torch.rand(len(y), generator=self.source, device=y.device, dtype=torch.float64)
+        uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=torch.float64)
         place = torch.where(k <= self.capacity, k - 1, (uniform * k).long())
         overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
         slot = place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)

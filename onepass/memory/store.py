@@ -28,8 +28,8 @@ class Store(Part, ABC):
         How many samples are kept at most.
     shape, dtype
         Of a sample.
-    source
-        Of randomness; its device is the store's.
+    rng
+        Of draws; its device is the store's.
     fields
         Further values kept for each sample, by name: one example each, of the dtype and shape.
     """
@@ -41,22 +41,22 @@ class Store(Part, ABC):
         capacity: int,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        source: torch.Generator,
+        rng: torch.Generator,
         fields: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.capacity = capacity
-        self.source = source
+        self.rng = rng
         try:
-            self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=source.device)
+            self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=rng.device)
         except (RuntimeError, MemoryError):
             raise InputError(f"there is no room here for a memory of {capacity} samples") from None
-        self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=source.device)
+        self.y = torch.zeros(capacity + 1, dtype=torch.int64, device=rng.device)
         self.fields = {
-            name: torch.zeros(capacity + 1, *one.shape, dtype=one.dtype, device=source.device)
+            name: torch.zeros(capacity + 1, *one.shape, dtype=one.dtype, device=rng.device)
             for name, one in (fields or {}).items()
         }
-        self.size = torch.zeros((), dtype=torch.int64, device=source.device)
-        self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=source.device)
+        self.size = torch.zeros((), dtype=torch.int64, device=rng.device)
+        self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=rng.device)
 
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
@@ -82,11 +82,11 @@ class Store(Part, ABC):
         for each, of samples of its classes. A group is a mask over the head's rows, or None: all
         classes that are in no other group (cheaper than a mask of its own)."""
         if groups is None:
-            return distinct(count, self.size, self.source)
+            return distinct(count, self.size, self.rng)
         counts = self._counts(groups)
         last = (self.size.view(1) - 1).clamp(min=0)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
-        ranks, genuine = distinct(count, held, self.source)
+        ranks, genuine = distinct(count, held, self.rng)
         return nth_true(counts, ranks), genuine
 
     def _counts(self, groups: Sequence[Tensor | None]) -> Tensor:

@@ -53,7 +53,7 @@ from onepass.learner import Learner
 from onepass.losses import cross_entropy
 from onepass.memory import Filling
 from onepass.nets import evaluating
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 
 
@@ -107,7 +107,7 @@ class Dealing(Filling):
         """So many slots in rounds: one of each class, then another of each that has more. Random
         within a class and within a round; free slots come last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
-        uniform = torch.rand(2, self.capacity, generator=self.source, device=self.y.device)
+        uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
         by_class = self.y[: self.capacity].double() + uniform[0]  # exact, so below the next class
         by_class, order = by_class.masked_fill(free, torch.inf).sort()
         place = torch.arange(self.capacity, device=self.y.device)
@@ -117,7 +117,7 @@ class Dealing(Filling):
 
     def others(self, count: int, taken: Tensor) -> Tensor:
         """So many random slots that are not taken."""
-        uniform = torch.rand(self.capacity, generator=self.source, device=self.y.device)
+        uniform = torch.rand(self.capacity, generator=self.rng, device=self.y.device)
         return uniform.index_fill(0, taken, torch.inf).topk(count, largest=False).indices
 
 
@@ -192,10 +192,10 @@ class ASER(Learner):
         """Candidates for replay: no fewer than are replayed, if one is left to value them by."""
         return max(self.half, min(self.replay, self.memory - 1))
 
-    def passes(self, batch: int) -> Passes:
+    def cost(self, batch: int) -> Images:
         judges = min(self.half, self.memory - self.eligible)
         scored = self.eligible + judges + 2 * self.half + 2 * batch
-        return Passes((batch + self.replay) * self.copies, scored)
+        return Images((batch + self.replay) * self.copies, scored)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)

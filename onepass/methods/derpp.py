@@ -35,7 +35,7 @@ from torch import Tensor
 
 from onepass.losses import cross_entropy, mean
 from onepass.memory import Reservoir, distinct
-from onepass.parts import Passes, Preset, Step
+from onepass.parts import Images, Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -124,12 +124,12 @@ class DERPP(Replay):
         }
         self.store = DarkReservoir(self.memory, shape, dtype, self.generators["draws"], fields)
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + 2 * self.replay) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=(batch + 2 * self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
-        slots, genuine = distinct(self.replay, self.store.size.expand(2), self.store.source)
+        slots, genuine = distinct(self.replay, self.store.size.expand(2), self.store.rng)
         replay = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
         sizes = (len(y), self.replay, self.replay)
         first, dark, again = self.cut(self.forward(stream.then(replay), sizes), *sizes)

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import fractions, surprise
+from onepass.losses import fractions, sample_cross_entropy
 from onepass.parts import Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
@@ -74,7 +74,7 @@ class ER(Replay):
             share = torch.cat([fractions(stream.weight), fractions(replay.weight)])
         else:
             share = fractions(both.weight)
-        each = surprise(output.logits, output.y, among=self.seen)
+        each = sample_cross_entropy(output.logits, output.y, among=self.seen)
         loss = torch.dot(share, self.per_sample(each))
         self.descend(loss, meanwhile=lambda: self.store.add(x, y))
         return Step(loss.detach(), {}, (output.detach(),))

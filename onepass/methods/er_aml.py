@@ -39,7 +39,7 @@ from torch import Tensor
 from onepass.learner import FIRST_CAPACITY
 from onepass.losses import cross_entropy, mean
 from onepass.nets import CosineHead, Head
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -47,9 +47,7 @@ SCALE = 10.0
 BASE_TEMPERATURE = 0.07
 
 
-def choose(
-    y: Tensor, pool: Tensor, there: Tensor, source: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """A positive and a negative for each label, as places in a pool of labels that begins with
     these; and which of the labels have both.
 
@@ -61,7 +59,7 @@ def choose(
     valid = torch.stack([same & ~own, ~same & of_the_batch]) & there
     counts = valid.int().cumsum(dim=2)
     many = counts[..., -1:]
-    uniform = torch.rand(many.shape, generator=source, device=y.device, dtype=torch.float64)
+    uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=torch.float64)
     place = torch.searchsorted(counts, (uniform * many).long() + 1)
     itself = torch.arange(len(y), device=y.device).unsqueeze(1)
     return torch.where(many > 0, place, itself).squeeze(2), (many > 0).all(dim=0).squeeze(1)
@@ -143,8 +141,8 @@ class ERAML(Replay):
             return super().make_head(features)
         return CosineHead(features, FIRST_CAPACITY, self.generators["initialisation"], SCALE)
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(3 * batch + self.replay) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=(3 * batch + self.replay) * self.copies)
 
     def partners(self, stream: Samples) -> Samples:
         """A positive for each sample of the stream, then a negative for each."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from onepass.learner import Learner
 from onepass.losses import cross_entropy
-from onepass.parts import Passes, Step
+from onepass.parts import Images, Step
 from onepass.registry import method
 
 
@@ -41,8 +41,8 @@ class Finetune(Learner):
         "beats_finetuning": "it is fine-tuning",
     }
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=batch * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=batch * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)

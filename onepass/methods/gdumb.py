@@ -55,7 +55,7 @@ from onepass.learner import Learner
 from onepass.losses import mean
 from onepass.memory import Balanced
 from onepass.nets import Classifier, Head, backbone
-from onepass.parts import Passes, Preset, Step
+from onepass.parts import Images, Preset, Step
 from onepass.registry import method
 from onepass.seeds import generator
 
@@ -76,16 +76,16 @@ def learning_rate(epoch: int, highest: float) -> float:
 
 
 def cutmix(
-    images: Tensor, probability: float, source: torch.Generator
+    images: Tensor, probability: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """With this probability, one box of all images is replaced by that of another image each.
 
     Returns the images, each one's partner, and the share of pixels that are still its own.
     """
-    whether, share, down, right = torch.rand(4, generator=source, device=images.device).unbind()
+    whether, share, down, right = torch.rand(4, generator=rng, device=images.device).unbind()
     side = (1 - share).sqrt() * (whether < probability)
     box = _span(side, down, images.shape[2]).unsqueeze(1) & _span(side, right, images.shape[3])
-    partner = torch.rand(len(images), generator=source, device=images.device).argsort()
+    partner = torch.rand(len(images), generator=rng, device=images.device).argsort()
     mixed = torch.where(box, images.index_select(0, partner), images)
     return mixed, partner, 1 - box.float().mean()
 
@@ -106,7 +106,7 @@ class Fit:
         self.learner = learner
         self.draws = generator(learner.seed, "draws of a fit", where)
         self.views = copy.copy(learner.views)
-        self.views.source = self.draws
+        self.views.rng = self.draws
         colour = len(shape) == 3 and shape[0] > 1
         self.cutmix = learner.cutmix if colour else 0.0
 
@@ -127,7 +127,7 @@ class Fit:
                 group["momentum"] = optimise.MOMENTUM
         self.engine = engine.make(learner.engine, learner.capturable, where, [self.draws])
 
-    def run(self) -> Passes:
+    def run(self) -> Images:
         """All passes over the memory, and what they cost."""
         held, batch = int(self.learner.store.size), self.learner.fit_batch
         place = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
@@ -138,7 +138,7 @@ class Fit:
             order = torch.split(shuffled[place % held], batch)
             for slots, weight in zip(order, weights, strict=True):
                 self.engine.run(self.step, slots, weight)
-        return Passes(trained=len(place) * self.views.copies * self.learner.epochs)
+        return Images(trained=len(place) * self.views.copies * self.learner.epochs)
 
     def step(self, slots: Tensor, weight: Tensor) -> Step:
         """One step on the samples in these slots."""
@@ -149,10 +149,14 @@ class Fit:
             inputs, partner, own = cutmix(inputs, self.cutmix, self.draws)
             logits = self.net.train_forward(inputs)
             of_partner = F.cross_entropy(logits, y.index_select(0, partner), reduction="none")
-            surprise = own * F.cross_entropy(logits, y, reduction="none") + (1 - own) * of_partner
+            sample_cross_entropy = (
+                own * F.cross_entropy(logits, y, reduction="none") + (1 - own) * of_partner
+            )
         else:
-            surprise = F.cross_entropy(self.net.train_forward(inputs), y, reduction="none")
-        loss = mean(surprise, weight.repeat(copies))
+            sample_cross_entropy = F.cross_entropy(
+                self.net.train_forward(inputs), y, reduction="none"
+            )
+        loss = mean(sample_cross_entropy, weight.repeat(copies))
 
         for parameter in self.trained:
             parameter.grad = None
@@ -176,7 +180,7 @@ class GDumb(Learner):
     memory
         How many samples are kept.
     epochs
-        Passes over the memory; powers of 2 end where the learning rate is lowest.
+        Images over the memory; powers of 2 end where the learning rate is lowest.
     fit_batch
         How many samples of the memory a step of the fit has.
     cutmix
@@ -232,11 +236,11 @@ class GDumb(Learner):
         self.require("head", self.head == "trained", "trained, since the network begins anew")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        source = self.generators["draws"]
-        self.store = Balanced(self.memory, shape, dtype, source, rows=len(self.seen))
+        rng = self.generators["draws"]
+        self.store = Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=0)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=0)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         self.store.add(x, y)

@@ -41,9 +41,9 @@ from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
-from onepass.losses import cross_entropy, mean, surprise, surprise_against
+from onepass.losses import cross_entropy, mean, sample_cross_entropy, sample_cross_entropy_against
 from onepass.memory import Pools, Reservoir, line, shares
-from onepass.parts import Output, Part, Passes, Preset, Samples, Step
+from onepass.parts import Images, Output, Part, Preset, Samples, Step
 from onepass.registry import method
 
 BALANCED_W = 2 / (1 + math.exp(-1))
@@ -94,7 +94,7 @@ def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor
     """Per sample, -log e^{o_y} / (sum over the other side's classes + e^{o_y}): T3 before w."""
     against_old, against_new = old.log(), new.log() + log_v
     scales = torch.where(new[mixed.y].unsqueeze(1), against_old, against_new)
-    return surprise_against(mixed.logits, mixed.y, scales)
+    return sample_cross_entropy_against(mixed.logits, mixed.y, scales)
 
 
 @method(
@@ -168,8 +168,8 @@ class GSA(Learner):
         self.balance = Balance(len(self.seen), self.where)
         self.shares = MixShares(self.mix, self.where)
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.current + self.mix) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=(batch + self.current + self.mix) * self.copies)
 
     def batches(self, stream: Samples) -> tuple[Samples, Samples]:
         """X^new and X^mix."""
@@ -197,7 +197,7 @@ class GSA(Learner):
 
         w = w[mixed.y]
         t1 = cross_entropy(first.logits, first.y, first.weight * new[first.y], among=new)
-        within = surprise(mixed.logits, mixed.y, among=old)
+        within = sample_cross_entropy(mixed.logits, mixed.y, among=old)
         t2 = mean(w * within, mixed.weight * old[mixed.y])
         t3 = mean(w * cross_task(mixed, old, new, log_v), mixed.weight)
         loss = t1 + t2 + t3

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
-from onepass.losses import cross_entropy, mean, surprise
+from onepass.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.memory import Pools, Reservoir, line, shares
-from onepass.parts import Passes, Step
+from onepass.parts import Images, Step
 from onepass.registry import method
 
 
@@ -97,8 +97,8 @@ class GSAReleased(Learner):
         self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
         self.balance = Balance(len(self.seen), self.where)
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.current + self.mix) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=(batch + self.current + self.mix) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
@@ -116,7 +116,7 @@ class GSAReleased(Learner):
         mixed = self.forward(batch)
         in_task = cross_entropy(*first, among=new)
         self.balance.update((mixed,), self.seen)
-        each = surprise(mixed.logits, mixed.y, among=self.seen)
+        each = sample_cross_entropy(mixed.logits, mixed.y, among=self.seen)
         replayed = mean(self.weight()[mixed.y] * each, mixed.weight)
         loss = 2 * replayed + in_task
 

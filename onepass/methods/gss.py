@@ -40,10 +40,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.learner import Learner
-from onepass.losses import cross_entropy, fractions, surprise
+from onepass.losses import cross_entropy, fractions, sample_cross_entropy
 from onepass.memory import Filling
 from onepass.nets import Gradients, batch_gradients, evaluating
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 
 FIRST_SCORE = 0.1
@@ -103,7 +103,7 @@ class Scored(Filling):
         low, high = score.aminmax()
         rate = F.pad(score - low + (low == high), (0, count))
         # of independent exponential times at these rates, the earliest are such a draw
-        uniform = torch.rand(len(rate), generator=self.source, device=rate.device)
+        uniform = torch.rand(len(rate), generator=self.rng, device=rate.device)
         slots = (-uniform.log() / rate).topk(count, largest=False).indices
         return slots.masked_fill(rate.index_select(0, slots) == 0, self.capacity)
 
@@ -112,7 +112,7 @@ class Scored(Filling):
         diverse or there still are free slots."""
         victims = self.victims(len(y))
         chance = replacing(self.fields["score"].index_select(0, victims), score)
-        uniform = torch.rand(len(y), generator=self.source, device=y.device)
+        uniform = torch.rand(len(y), generator=self.rng, device=y.device)
         enters = diverse & (self.size >= self.capacity) & (uniform < chance)
         self.write(victims.masked_fill(~enters, self.capacity), x, y, score=score)
 
@@ -170,16 +170,16 @@ class GSS(Learner):
         fields = {"score": torch.zeros(())}
         self.store = Scored(self.memory, shape, dtype, self.generators["draws"], fields)
 
-    def passes(self, batch: int) -> Passes:
+    def cost(self, batch: int) -> Images:
         trained = (batch + self.replay) * self.copies
-        return Passes(trained + self.subsets * self.subset_size + batch)
+        return Images(trained + self.subsets * self.subset_size + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
         replay = self.store.draw(self.replay, fallback=stream)
         output = self.forward(stream.then(replay))
         share = torch.cat([fractions(stream.weight), fractions(replay.weight)])
-        each = surprise(output.logits, output.y, among=self.seen)
+        each = sample_cross_entropy(output.logits, output.y, among=self.seen)
         loss = torch.dot(share, self.per_sample(each))
         self.descend(loss)
 

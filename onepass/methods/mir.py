@@ -42,9 +42,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, surprise
+from onepass.losses import cross_entropy, sample_cross_entropy
 from onepass.nets import after_step, logits_with
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -108,9 +108,9 @@ class MIR(Replay):
         enough = self.candidates >= self.replay
         self.require("candidates", enough, f"at least {self.replay} (replay)")
 
-    def passes(self, batch: int) -> Passes:
+    def cost(self, batch: int) -> Images:
         trained = (batch + self.replay) * self.copies
-        return Passes(trained, scored=2 * self.candidates)
+        return Images(trained, scored=2 * self.candidates)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
@@ -134,7 +134,7 @@ class MIR(Replay):
         inputs = self.views.normalise(samples.x)
         virtual = after_step(self.model, gradients, self.lr)
         before, after = (
-            surprise(logits_with(self.model, theta, inputs), samples.y, among=self.seen)
+            sample_cross_entropy(logits_with(self.model, theta, inputs), samples.y, among=self.seen)
             for theta in ({}, virtual)
         )
         return after - before

@@ -47,7 +47,7 @@ from onepass.learner import Learner
 from onepass.losses import cross_entropy, one_hot
 from onepass.memory import Filling, Reservoir
 from onepass.nets import evaluating
-from onepass.parts import Part, Passes, Preset, Step
+from onepass.parts import Images, Part, Preset, Step
 from onepass.registry import method
 
 COPIES = 12
@@ -144,13 +144,13 @@ class RainbowRT(Learner):
         self.require("candidates", some, "at least 1, or none")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        source = self.generators["draws"]
+        rng = self.generators["draws"]
         candidates = self.memory if self.candidates is None else self.candidates
-        self.store = Rebuilt(self.memory, shape, dtype, source)
-        self.running = OfTask(candidates, shape, dtype, source)
+        self.store = Rebuilt(self.memory, shape, dtype, rng)
+        self.running = OfTask(candidates, shape, dtype, rng)
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=(batch + self.replay) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=(batch + self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
@@ -160,7 +160,7 @@ class RainbowRT(Learner):
         self.descend(loss, meanwhile=lambda: self.running.add(x, y))
         return Step(loss.detach(), {}, (output.detach(),))
 
-    def finish_task(self) -> None:
+    def on_task_end(self) -> None:
         """Rebuilds the memory."""
         kept, came = int(self.store.size), int(self.running.size)
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
@@ -177,7 +177,7 @@ class RainbowRT(Learner):
         them are taken for."""
         with evaluating(self.model):
             votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.spend("task ends", Passes(trained=0, scored=COPIES * len(x)))
+        self.spend("task ends", Images(trained=0, scored=COPIES * len(x)))
         return 1 - votes.amax(dim=1) / COPIES
 
     def votes(self, x: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ from onepass.learner import PREDICTION_BATCH
 from onepass.losses import supervised_contrastive
 from onepass.memory import Reservoir
 from onepass.nets import NearestMean, build, evaluating
-from onepass.parts import Passes, Preset, Samples, Step
+from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -134,8 +134,8 @@ class SCR(Replay):
 
         return {"projection": build(projection, self.generators["initialisation"])}
 
-    def passes(self, batch: int) -> Passes:
-        return Passes(trained=VIEWS * (batch + self.replay) * self.copies)
+    def cost(self, batch: int) -> Images:
+        return Images(trained=VIEWS * (batch + self.replay) * self.copies)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.stream(x, y)
@@ -158,7 +158,7 @@ class SCR(Replay):
         y, weight = (part.repeat(VIEWS * self.copies) for part in (samples.y, samples.weight))
         return supervised_contrastive(F.normalize(z), y, weight, self.temperature)
 
-    def finish_task(self) -> None:
+    def on_task_end(self) -> None:
         """The review: the memory in random order, each sample once."""
         if not self.review:
             return
@@ -168,7 +168,7 @@ class SCR(Replay):
             weight = torch.ones(len(slots), device=self.where)
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.spend("task ends", Passes(trained=VIEWS * held * self.copies))
+        self.spend("task ends", Images(trained=VIEWS * held * self.copies))
 
     def get_ready(self) -> None:
         """The class means of the memory as it is."""
@@ -179,7 +179,7 @@ class SCR(Replay):
         weight = torch.ones(held, device=self.where)
         classes = self.model.head.capacity
         self.nearest = NearestMean(torch.cat(features), self.store.y[:held], weight, classes)
-        self.spend("scores", Passes(trained=0, scored=held))
+        self.spend("scores", Images(trained=0, scored=held))
 
     def logits(self, inputs: Tensor) -> Tensor:
         return self.nearest.scores(self.model.features(inputs).float())

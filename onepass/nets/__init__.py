@@ -27,7 +27,7 @@ NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
 LARGEST_MLP_IMAGE = 28
 
 
-def backbone(net: str | nn.Module, shape: tuple[int, ...], source: torch.Generator) -> nn.Module:
+def backbone(net: str | nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> nn.Module:
     """The network of that name for samples of that shape, or a copy of the user's own."""
     if isinstance(net, nn.Module):
         return copy.deepcopy(net)
@@ -39,7 +39,7 @@ def backbone(net: str | nn.Module, shape: tuple[int, ...], source: torch.Generat
         raise UnknownNameError("net", name, ["auto", *NETS])
     if name == "resnet18" and len(shape) == 1:
         raise InputError("net 'resnet18' takes images, but the samples are feature vectors")
-    return build(lambda: NETS[name](shape), source)
+    return build(lambda: NETS[name](shape), rng)
 
 
 @torch.no_grad()

@@ -21,9 +21,9 @@ class Head(nn.Module):
     held_weight: Tensor
     held_bias: Tensor
 
-    def __init__(self, features: int, capacity: int, source: torch.Generator) -> None:
+    def __init__(self, features: int, capacity: int, rng: torch.Generator) -> None:
         super().__init__()
-        weight, bias = _birth(capacity, features, source)
+        weight, bias = _birth(capacity, features, rng)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(bias)
         self.register_buffer("free", torch.zeros(capacity, dtype=torch.bool), persistent=False)
@@ -41,9 +41,9 @@ class Head(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         return F.linear(features, self.weight, self.bias)
 
-    def grow(self, capacity: int, source: torch.Generator) -> None:
+    def grow(self, capacity: int, rng: torch.Generator) -> None:
         """More spare rows; those that are there keep their values. Makes new parameters."""
-        weight, bias = _birth(capacity - self.capacity, self.weight.shape[1], source)
+        weight, bias = _birth(capacity - self.capacity, self.weight.shape[1], rng)
         weight, bias = weight.to(self.weight.device), bias.to(self.weight.device)
         self.free = F.pad(self.free, (0, len(bias)))
         self.held_weight = torch.cat([self.held_weight, weight])
@@ -72,8 +72,8 @@ class CosineHead(Head):
     """Logits are scaled cosines between features and rows; the bias takes no part, nor is it
     trained."""
 
-    def __init__(self, features: int, capacity: int, source: torch.Generator, scale: float) -> None:
-        super().__init__(features, capacity, source)
+    def __init__(self, features: int, capacity: int, rng: torch.Generator, scale: float) -> None:
+        super().__init__(features, capacity, rng)
         self.bias.requires_grad_(False)
         self.scale = scale
 
@@ -81,8 +81,8 @@ class CosineHead(Head):
         return self.scale * F.linear(F.normalize(features), F.normalize(self.weight))
 
 
-def _birth(rows: int, features: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+def _birth(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Drawn row by row, so that a row's birth value does not depend on how the head grew."""
     bound = 1 / math.sqrt(features)
-    drawn = (2 * torch.rand(rows, features + 1, generator=source) - 1) * bound
+    drawn = (2 * torch.rand(rows, features + 1, generator=rng) - 1) * bound
     return drawn[:, :-1].contiguous(), drawn[:, -1].contiguous()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 
-def build(make: Callable[[], nn.Module], source: torch.Generator) -> nn.Module:
+def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
     """Makes a module without touching the global generator: shapes first, values afterwards."""
     with torch.device("meta"):
         net = make()
@@ -18,9 +18,9 @@ def build(make: Callable[[], nn.Module], source: torch.Generator) -> nn.Module:
         if isinstance(module, nn.Linear | nn.Conv2d):
             fan_in = module.weight[0].numel()
             bound = 1 / math.sqrt(fan_in)
-            nn.init.uniform_(module.weight, -bound, bound, generator=source)
+            nn.init.uniform_(module.weight, -bound, bound, generator=rng)
             if module.bias is not None:
-                nn.init.uniform_(module.bias, -bound, bound, generator=source)
+                nn.init.uniform_(module.bias, -bound, bound, generator=rng)
         elif isinstance(module, nn.BatchNorm2d):
             module.reset_parameters()
     return net

@@ -136,27 +136,27 @@ def _bars(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def stream(source: Stream, output: Path) -> None:
+def stream(shown_stream: Stream, output: Path) -> None:
     """Class against time: how many samples of each class come in each stretch of the stream."""
     _check_suffix(output)
-    columns = min(len(source), MOST_COLUMNS)
-    counts = np.zeros((source.dataset.classes, columns))
-    for step in range(len(source)):
-        labels = source.dataset.train_y[source.indices(step)].numpy()
-        came = np.bincount(labels, minlength=source.dataset.classes)
-        counts[:, step * columns // len(source)] += came
+    columns = min(len(shown_stream), MOST_COLUMNS)
+    counts = np.zeros((shown_stream.dataset.classes, columns))
+    for step in range(len(shown_stream)):
+        labels = shown_stream.dataset.train_y[shown_stream.indices(step)].numpy()
+        came = np.bincount(labels, minlength=shown_stream.dataset.classes)
+        counts[:, step * columns // len(shown_stream)] += came
     shown = np.ma.masked_equal(counts, 0)
     with mpl.rc_context({**STYLE, "axes.grid": False}):
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
-        extent = (0, len(source), source.dataset.classes - 0.5, -0.5)
+        extent = (0, len(shown_stream), shown_stream.dataset.classes - 0.5, -0.5)
         picture = axes.imshow(shown, aspect="auto", extent=extent, interpolation="nearest")
         figure.colorbar(picture, ax=axes, label="samples")
-        for step in range(1, len(source)):
-            if source.starts_task(step):
+        for step in range(1, len(shown_stream)):
+            if shown_stream.starts_task(step):
                 axes.axvline(step, color="0.5", linewidth=0.6, linestyle=":")
-        told = "boundaries told" if source.boundaries else "boundaries not told"
-        axes.set(xlabel="batches", ylabel="class", title=f"{source.spec['stream']}, {told}")
+        told = "boundaries told" if shown_stream.boundaries else "boundaries not told"
+        axes.set(xlabel="batches", ylabel="class", title=f"{shown_stream.spec['stream']}, {told}")
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output)
 

@@ -51,7 +51,7 @@ class Blurry(Stream):
             if not 0 <= value <= 100:
                 raise InputError(f"{name} is a percentage, not {value}")
         groups = deal(dataset, tasks, class_order, seed)
-        source = generator(seed, "stream order")
+        rng = generator(seed, "stream order")
         labels = [label for group in groups for label in group]
         drawn = permutation(len(labels), generator(seed, "disjoint classes"))
         disjoint = {labels[i] for i in drawn[: round(len(labels) * n / 100)].tolist()}
@@ -59,7 +59,7 @@ class Blurry(Stream):
         turn = 0  # leftovers of one class go on where those of the last one ended
         for home, group in enumerate(groups):
             for label in group:
-                index = shuffled(samples_of(dataset, label), source)
+                index = shuffled(samples_of(dataset, label), rng)
                 away = 0 if label in disjoint or len(groups) == 1 else round(len(index) * m / 100)
                 pieces[home].append(index[away:])
                 others = [task for task in range(len(groups)) if task != home]
@@ -67,7 +67,7 @@ class Blurry(Stream):
                     task = others[(turn + hand) % len(others)]
                     pieces[task].append(index[:away][hand :: len(others)])
                 turn += away
-        parts = [shuffled(torch.cat(piece).sort().values, source) for piece in pieces]
+        parts = [shuffled(torch.cat(piece).sort().values, rng) for piece in pieces]
         asked: dict[str, object] = {
             "stream": "blurry",
             "tasks": tasks,

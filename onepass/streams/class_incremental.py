@@ -41,11 +41,11 @@ class ClassIncremental(Stream):
         boundaries: bool = True,
     ) -> None:
         groups = deal(dataset, tasks, class_order, seed)
-        source = generator(seed, "stream order")
+        rng = generator(seed, "stream order")
         parts = []
         for group in groups:
             index = torch.cat([samples_of(dataset, label) for label in group])
-            parts.append(shuffled(index.sort().values, source))
+            parts.append(shuffled(index.sort().values, rng))
         asked: dict[str, object] = {
             "stream": "class-incremental",
             "tasks": tasks,

@@ -40,8 +40,8 @@ def samples_of(dataset: Dataset, label: int) -> Tensor:
     return torch.nonzero(dataset.train_y == label).flatten()
 
 
-def shuffled(index: Tensor, source: torch.Generator) -> Tensor:
-    return index[permutation(len(index), source)]
+def shuffled(index: Tensor, rng: torch.Generator) -> Tensor:
+    return index[permutation(len(index), rng)]
 
 
 def _named(tasks: object) -> list[list[int]]:

@@ -58,7 +58,7 @@ class LongTail(Stream):
         if rho < 1:
             raise InputError(f"rho must be at least 1, not {rho}")
         groups = deal(dataset, tasks, class_order, seed)
-        source = generator(seed, "stream order")
+        rng = generator(seed, "stream order")
         whole = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
         kept = long_tail_counts(whole, rho)
         chosen = generator(seed, "long tail")
@@ -67,7 +67,7 @@ class LongTail(Stream):
             for label in range(dataset.classes)
         }
         parts = [
-            shuffled(torch.cat([subset[label] for label in group]).sort().values, source)
+            shuffled(torch.cat([subset[label] for label in group]).sort().values, rng)
             for group in groups
         ]
         asked: dict[str, object] = {

@@ -105,7 +105,7 @@ def test_fields_follow_their_samples_through_a_state(kind, capacity, sizes, seed
     held = int(store.size)
     assert {name: len(state[name]) for name in FIELDS} == dict.fromkeys(FIELDS, held)
     other.load_state_dict(state)
-    other.source.set_state(store.source.get_state())
+    other.rng.set_state(store.rng.get_state())
     for one in (store, other):
         fill(one, [1, 1, 1], first=sum(sizes))
     assert belong(other, torch.arange(int(other.size)))

@@ -9,7 +9,7 @@ import onepass
 from onepass import registry
 from onepass.checks import CHECKS, NEEDS_GPU
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KEYS = [
     "finetune",
     "joint",

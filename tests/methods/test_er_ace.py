@@ -20,7 +20,7 @@ from onepass import ER
 from onepass.errors import InputError
 from onepass.methods.er_ace import ERACE
 from onepass.nets import CosineHead, Head
-from onepass.parts import Passes
+from onepass.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4, 3, 4]]
 STREAMS = {
@@ -190,7 +190,7 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
-    assert ERACE().passes(10) == Passes(trained=74)
-    assert ERACE(mirror=True).passes(10) == Passes(trained=148)
+    assert ERACE().cost(10) == Images(trained=74)
+    assert ERACE(mirror=True).cost(10) == Images(trained=148)
     official = ERACE.configured(**ERACE.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)

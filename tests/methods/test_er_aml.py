@@ -17,7 +17,7 @@ from onepass.errors import InputError
 from onepass.learner import FIRST_CAPACITY
 from onepass.methods.er_aml import ERAML, choose, contrast
 from onepass.nets import CosineHead, Head
-from onepass.parts import Passes, Samples
+from onepass.parts import Images, Samples
 
 FIRST_TASK = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
 TASKS = [*FIRST_TASK, BOUNDARY, [3, 4, 3, 4], [3, 4, 4], [4, 3], BOUNDARY, [5, 6, 5], [6, 5, 6, 5]]
@@ -381,7 +381,7 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_cost_and_the_official_preset():
-    assert ERAML().passes(10) == Passes(trained=94)
-    assert ERAML(mirror=True).passes(10) == Passes(trained=188)
+    assert ERAML().cost(10) == Images(trained=94)
+    assert ERAML(mirror=True).cost(10) == Images(trained=188)
     official = ERAML.configured(**ERAML.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.temperature) == ("cosine", "sgd", 0.2)

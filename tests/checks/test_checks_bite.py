@@ -10,7 +10,7 @@ import torch
 
 from onepass import ER, Finetune
 from onepass.checks import CHECKS, NEEDS_GPU, check_method
-from onepass.parts import Part, Passes, Step
+from onepass.parts import Images, Part, Step
 from onepass.seeds import generator
 
 BROKEN = []
@@ -198,7 +198,7 @@ class AsksTheSystem(ER):
 class IgnoresItsSeed(ER):
     def build(self, shape, dtype):
         self.generators = {name: generator(0, name) for name in self.generators}
-        self.views.source = self.generators["augmentation"]
+        self.views.rng = self.generators["augmentation"]
         super().build(shape, dtype)
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -248,8 +248,8 @@ class SharesItsCount(ER):
 
 @breaks("declared_passes_are_counted")
 class CountsTooLittle(ER):
-    def passes(self, batch):
-        return Passes(trained=batch)
+    def cost(self, batch):
+        return Images(trained=batch)
 
 
 @breaks("the_memory_holds_raw_samples")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onepass import BalanceProbe, augment, checks
 from onepass.errors import InputError
 from onepass.methods.scr import SCR
-from onepass.parts import Passes, Samples
+from onepass.parts import Images, Samples
 
 # ---- small streams and learners
 
@@ -321,7 +321,7 @@ def test_a_review_takes_each_stored_sample_once_in_random_order_and_equal_pieces
     orders = []
     for _ in range(2):
         with contrasted(learner) as samples:
-            learner.finish_task()
+            learner.on_task_end()
         assert sorted(len(batch.y) for batch in samples) == [8, 8, 9]
         assert all(bool((batch.weight == 1).all()) for batch in samples)
         x, y = (torch.cat(parts) for parts in list(zip(*samples, strict=True))[:2])
@@ -338,16 +338,16 @@ def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
         learner.end_task()
         learner.new_task()
     assert sum(len(inputs) for inputs, _ in calls) == 2 * 12
-    assert learner.spent == {"task ends": Passes(trained=24)}
+    assert learner.spent == {"task ends": Images(trained=24)}
     taught(learner, [2] * 9).new_task()
-    assert learner.spent == {"task ends": Passes(trained=24 + 40)}
+    assert learner.spent == {"task ends": Images(trained=24 + 40)}
 
 
 def test_the_review_of_mirrored_images_is_counted():
     learner = taught(scr(mirror=True), [0, 1, 0], [0], make=images_of)
     with seen_by(learner.model.body) as calls:
         learner.end_task()
-    assert learner.spent["task ends"] == Passes(trained=sum(len(x) for x, _ in calls)) == (16, 0)
+    assert learner.spent["task ends"] == Images(trained=sum(len(x) for x, _ in calls)) == (16, 0)
 
 
 def test_without_review_the_end_of_a_task_changes_nothing():
@@ -414,7 +414,7 @@ def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
         assert [len(inputs) for inputs, _ in calls] == [512, 88, 2, 2]
         learner.learn(x, [0, 1])
         learner.predict(x)
-    assert learner.spent == {"scores": Passes(trained=0, scored=1200)}
+    assert learner.spent == {"scores": Images(trained=0, scored=1200)}
 
 
 def test_scoring_leaves_batchnorm_alone():
@@ -468,7 +468,7 @@ def test_the_official_preset_learns():
         x, y = images_of([0, 1, 2], seed, channels=3)
         assert math.isfinite(learner.learn(x, y).loss)
     assert (learner.replay, learner.optimizer, learner.review) == (100, "sgd", True)
-    assert learner.passes(10) == Passes(trained=220)
+    assert learner.cost(10) == Images(trained=220)
 
 
 def test_half_precision_stays_near_and_gives_whole_scores():

@@ -204,7 +204,7 @@ def test_a_loaded_memory_goes_on_exactly():
     feed(whole, [0, 1, 0, 2] * 6)
     feed(stopped, [0, 1, 0, 2] * 6)
     opened.load_state_dict(stopped.state_dict())
-    opened.source.set_state(stopped.source.get_state())
+    opened.rng.set_state(stopped.rng.get_state())
     for store in (whole, opened):
         feed(store, [3, 1, 4, 2] * 6, first=24)
     assert held(opened) == held(whole)

@@ -465,7 +465,7 @@ def test_short_batches_and_a_single_class(memory):
     ],
 )
 def test_the_cost(settings, expected):
-    assert ASER(**settings).passes(10) == expected
+    assert ASER(**settings).cost(10) == expected
 
 
 @pytest.mark.parametrize(

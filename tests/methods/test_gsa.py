@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import onepass
 from onepass.errors import InputError
-from onepass.losses import cross_entropy, mean, surprise
+from onepass.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.methods.gsa import class_weight, cross_task, log_class_scale, share_of_new
 from onepass.nets import Head
 from onepass.parts import Output, Samples
@@ -120,7 +120,7 @@ def test_the_two_class_hand_case_gives_log_two(label):
     old, new = torch.tensor([True, False]), torch.tensor([False, True])
     output = an_output(torch.zeros(1, 2), [label])
     assert cross_task(output, old, new, torch.zeros(2)).item() == pytest.approx(math.log(2))
-    assert surprise(*output[:2], among=old if label == 0 else new).item() == 0
+    assert sample_cross_entropy(*output[:2], among=old if label == 0 else new).item() == 0
 
 
 @PROPERTY
@@ -128,7 +128,7 @@ def test_the_two_class_hand_case_gives_log_two(label):
 def test_the_decomposition_exceeds_cross_entropy_by_its_closed_form(logits, label):
     output = an_output(double([logits]), [label])
     own = NEW if label >= 3 else OLD
-    within = surprise(*output[:2], among=own)
+    within = sample_cross_entropy(*output[:2], among=own)
     decomposed = within + cross_task(output, OLD, NEW, torch.zeros(5))
     plain = F.cross_entropy(*output[:2])
     e = math.exp(logits[label])
@@ -145,7 +145,7 @@ def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
     last = torch.arange(5) == 4
     new, old = (last, ~last) if lonely == "a single new class" else (last | ~last, last & ~last)
     output = an_output(random_logits(0, 1), [4])
-    within = surprise(*output[:2], among=new)
+    within = sample_cross_entropy(*output[:2], among=new)
     decomposed = within + cross_task(output, old, new, torch.zeros(5))
     torch.testing.assert_close(decomposed.sum(), F.cross_entropy(*output[:2]))
 
@@ -206,7 +206,7 @@ def test_within_task_terms_agree_with_finite_differences_and_stay_on_their_side(
         return cross_entropy(o, y, NEW[y].double(), among=NEW)
 
     def t2(o: Tensor) -> Tensor:
-        return mean(w[y] * surprise(o, y, among=OLD), OLD[y].double())
+        return mean(w[y] * sample_cross_entropy(o, y, among=OLD), OLD[y].double())
 
     assert torch.autograd.gradcheck(t1, logits) and torch.autograd.gradcheck(t2, logits)
     for term, side in ((t1, NEW), (t2, OLD)):
@@ -680,7 +680,7 @@ def test_a_step_costs_what_passes_says(current, forwards, mirror):
         with kept_logits() as kept:
             learner.learn(*item)
         trained = sum(len(logits) for logits in kept)
-        assert trained == learner.passes(10).trained == (1 + mirror) * (10 + current + 12)
+        assert trained == learner.cost(10).trained == (1 + mirror) * (10 + current + 12)
 
 
 # ---- one forward, or a forward for each piece

@@ -409,7 +409,7 @@ def test_short_batches_and_a_single_class(memory):
 
 @pytest.mark.parametrize(("mirror", "trained"), [(False, 74 + 110), (True, 148 + 110)])
 def test_the_cost(mirror, trained):
-    assert GSS(mirror=mirror).passes(10) == (trained, 0)
+    assert GSS(mirror=mirror).cost(10) == (trained, 0)
 
 
 @pytest.mark.parametrize("name", ["memory", "replay", "subsets", "subset_size"])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from onepass.checkpoint import open_learner
 from onepass.errors import InputError
 from onepass.methods.rainbow_rt import RainbowRT, diverse
-from onepass.saved import open_learner
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 
@@ -311,7 +311,7 @@ def test_the_loss_is_one_mean_over_stream_and_replay():
             assert int(genuine.sum()) == 3 + min(8, int(learner.store.size))
             logits = output.logits[genuine][:, : len(learner.classes)]
             torch.testing.assert_close(step.loss, F.cross_entropy(logits, output.y[genuine]))
-            assert learner.passes(3) == (11, 0)
+            assert learner.cost(3) == (11, 0)
         learner.new_task()
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from onepass import devices, files, registry
 from onepass.errors import CheckpointError
 from onepass.learner import Learner
-from onepass.parts import Passes
+from onepass.parts import Images
 
 
 def open_learner(
@@ -39,7 +39,7 @@ def from_payload(
             )
         learner = info.learner.configured(**settings)
         learner.load_state_dict(content["state"])
-        learner.spent = {purpose: Passes(*n) for purpose, n in content["spent"].items()}
+        learner.spent = {purpose: Images(*n) for purpose, n in content["spent"].items()}
     except CheckpointError:
         raise
     except Exception as problem:  # whatever a file that fits nothing leads to

@@ -12,7 +12,7 @@ import onepass
 from onepass import DataError
 from onepass.data import files, hub
 from onepass.data.catalogue import CATALOGUE
-from onepass.data.files import Source, copied
+from onepass.data.files import Undecoded, copied
 from onepass.data.load import download, in_order, wnids
 
 SCHEMAS = {
@@ -91,7 +91,7 @@ def same(data, images):
 def test_a_repository_is_read_to_the_last_pixel(library, tmp_path, name):
     images = example(name)
     fetched = hub.download(repository(library, tmp_path / name, name, images), images[0].shape[1:])
-    source = fetched.source
+    source = fetched.undecoded
     assert source.class_names == tuple(class_names(name))
     assert np.array_equal(filled(source.train), images.train_x)
     assert np.array_equal(filled(source.test), images.test_x)
@@ -149,7 +149,7 @@ def test_greyscale_files_of_a_repository_become_colour(library, tmp_path):
 def test_plain_whole_numbers_are_labels_too(library, tmp_path):
     contents = [formats.encoded(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
     parts = {"train": (contents, [5, 2, 9, 9, 2, 5]), "test": (contents[:2], [9, 5])}
-    source = hub.download(write(library, tmp_path / "hub", parts), (1, 4, 4)).source
+    source = hub.download(write(library, tmp_path / "hub", parts), (1, 4, 4)).undecoded
     assert source.class_names == ("2", "5", "9")
     assert source.train.labels.tolist() == [1, 0, 2, 2, 0, 1]
     assert source.test.labels.tolist() == [2, 1]
@@ -160,7 +160,7 @@ def test_plain_whole_numbers_are_labels_too(library, tmp_path):
 
 def refused(folder, *said, shape=(1, 4, 4)):
     with pytest.raises(DataError) as caught:
-        source = hub.download(folder, shape).source
+        source = hub.download(folder, shape).undecoded
         filled(source.train), filled(source.test)
     for words in (folder, *said):
         assert str(words) in str(caught.value)
@@ -221,7 +221,7 @@ def test_the_classes_of_tiny_imagenet_come_in_the_order_of_wnids_txt():
     assert official != tuple(sorted(official))
     images = np.arange(200, dtype=np.uint8).reshape(200, 1, 1, 1)
     part = copied(images, np.arange(200))
-    ordered = in_order(Source(tuple(sorted(official)), part, part), official)
+    ordered = in_order(Undecoded(tuple(sorted(official)), part, part), official)
     assert ordered.class_names == official
     named = [official[label] for label in ordered.train.labels]
     assert named == sorted(official)
@@ -229,5 +229,5 @@ def test_the_classes_of_tiny_imagenet_come_in_the_order_of_wnids_txt():
 
 def test_other_classes_are_left_in_their_order():
     part = copied(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2))
-    source = Source(("cat", "ant"), part, part)
+    source = Undecoded(("cat", "ant"), part, part)
     assert in_order(source, ("ant", "bee")) is source

@@ -335,7 +335,7 @@ def test_a_state_goes_on_bit_for_bit():
         use(whole, first)
     copy = Reservoir(10, (), torch.float32, source)
     copy.load_state_dict(whole.state_dict())
-    source.set_state(whole.source.get_state())
+    source.set_state(whole.rng.get_state())
     for first in (21, 28, 35):
         assert use(copy, first) == use(whole, first)
         assert held(copy) == held(whole)

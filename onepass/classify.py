@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from onepass.checkpoint import from_payload
 from onepass.data.files import decode
 from onepass.data.folders import SUFFIXES
 from onepass.errors import DataError, InputError
 from onepass.files import read_checkpoint
-from onepass.saved import from_payload
 
 
 class Prediction(NamedTuple):

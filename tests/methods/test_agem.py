@@ -299,7 +299,7 @@ def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
     for labels in ([0, 1] * 5, [0, 1] * 5):
         step = learner.learn(images, labels)
     assert sizes == [(10 * copies, True), (12 * copies, True)] * 2
-    assert learner.passes(10) == (22 * copies, 0)
+    assert learner.cost(10) == (22 * copies, 0)
     assert [len(output.y) for output in step.outputs] == [10 * copies]  # what is trained on
 
 

@@ -21,7 +21,7 @@ import onepass.methods.derpp as module
 from onepass import ER, Finetune
 from onepass.errors import InputError
 from onepass.methods.derpp import DERPP, known_error
-from onepass.parts import Passes
+from onepass.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3], BOUNDARY, [5, 6]]
 MANY = [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35], [0, 16, 35]]
@@ -323,8 +323,8 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_cost_the_bytes_and_the_official_preset():
-    assert DERPP().passes(10) == Passes(trained=138)
-    assert DERPP(mirror=True).passes(10) == Passes(trained=276)
+    assert DERPP().cost(10) == Images(trained=138)
+    assert DERPP(mirror=True).cost(10) == Images(trained=276)
     learner = learner_of(memory=30)
     learner.prepare((6,), torch.float32)
     assert learner.memory_bytes == 30 * (6 * 4 + 8 + 16 * 4 + 8)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 import onepass
+from onepass.checkpoint import open_learner
 from onepass.errors import InputError
 from onepass.methods.gdumb import Fit, GDumb, cutmix, learning_rate
 from onepass.nets import Head
-from onepass.saved import open_learner
 from onepass.seeds import generator
 
 
@@ -65,7 +65,7 @@ def test_nothing_is_trained_on_the_stream():
         assert step.loss.item() == 0 and step.outputs == ()
     learner.end_task()
     assert learner.params_sha256() == before
-    assert learner.passes(10) == (0, 0) and learner.spent == {}
+    assert learner.cost(10) == (0, 0) and learner.spent == {}
     assert not any(learner.state_dict()["optimizer"].values())
     assert not hasattr(learner, "fitted")
 

@@ -381,4 +381,4 @@ def test_a_step_costs_what_passes_says():
     for item in stream(images, tasks=1, batches=2):
         learner.learn(*item)
         trained = sum(len(batch) for batch in learner.model.body.seen)
-        assert trained == learner.passes(10).trained == 2 * (10 + 5 + 12)
+        assert trained == learner.cost(10).trained == 2 * (10 + 5 + 12)

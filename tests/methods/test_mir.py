@@ -262,7 +262,7 @@ def test_scoring_is_two_evaluating_forwards_between_two_training_ones(mirror, co
     scoring = (9, False, False)
     training = [(10 * copies, True, True), scoring, scoring, (4 * copies, True, True)]
     assert kept == training * 2
-    assert learner.passes(10) == (14 * copies, 18)
+    assert learner.cost(10) == (14 * copies, 18)
 
 
 def test_scoring_leaves_batchnorms_statistics_alone():
