@@ -22,8 +22,7 @@ from torch import Tensor
 from onepass import engine, optimise, registry
 from onepass.errors import InputError
 from onepass.learner import Learner
-from onepass.memory import Reservoir
-from onepass.nets import evaluating
+from onepass.memory import Store
 from onepass.parts import Step
 
 WARM_UP = 20
@@ -128,12 +127,12 @@ class Batches:
             learner.new_task()
             for y in torch.split(torch.arange(first, past), self.case.batch):
                 learner.learn(x[: len(y)], y)
-        for store in (getattr(learner, name) for name in learner.parts):
-            for _ in range(0, self.case.memory if isinstance(store, Reservoir) else 0, FILLING):
+        for store in learner.stores.values():
+            for _ in range(0, store.capacity, FILLING):
                 store.add(self.x[:FILLING], self.y[:FILLING].to(learner.where), **_blank(store))
 
 
-def _blank(store: Reservoir) -> dict[str, Tensor]:
+def _blank(store: Store) -> dict[str, Tensor]:
     return {
         name: values[:1].expand(FILLING, *values.shape[1:]) for name, values in store.fields.items()
     }
@@ -145,7 +144,7 @@ def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model = learner.model
+    model, evaluator = learner.model, learner.evaluator
     optimizer = optimise.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     inputs = torch.rand(passes.trained, *case.shape, generator=rng, device=where)
@@ -154,8 +153,8 @@ def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
 
     def step(x: Tensor, y: Tensor) -> Step:
         if len(scored):
-            with torch.no_grad(), evaluating(model):
-                model(scored)
+            with torch.no_grad():
+                evaluator(scored)
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(model.train_forward(x), y)
         loss.backward()  # type: ignore[no-untyped-call]

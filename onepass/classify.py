@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.checkpoint import from_payload
+from onepass.checkpoint import read, restored
 from onepass.data.files import decode
 from onepass.data.folders import SUFFIXES
 from onepass.errors import DataError, InputError
-from onepass.files import read_checkpoint
 
 
 class Prediction(NamedTuple):
@@ -29,8 +28,8 @@ class Unreadable(NamedTuple):
 
 def classify(model: Path, source: Path, device: str) -> Iterator[Prediction | Unreadable]:
     """Every image of a folder (or one image), scaled to the size that the learner takes."""
-    content = read_checkpoint(model)
-    learner = from_payload(content, str(model), device=device)
+    content = read(model)
+    learner = restored(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")

@@ -64,7 +64,9 @@ class Graph:
         self.y.copy_(y)
         self.graph.replay()
         loss, *terms = self.reported.clone()
-        return Step(loss, dict(zip(self.step.terms, terms, strict=True)), self.step.outputs)
+        named = dict(zip(self.step.terms, terms, strict=True))
+        # copies, since the next replay writes into the graph's own tensors
+        return Step(loss, named, tuple(output.clone() for output in self.step.outputs))
 
     def _eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """On a stream of its own, as capture asks of what it will capture."""
@@ -81,7 +83,8 @@ class Graph:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, stream=self.side):
+        # other threads may go on predicting, with a snapshot, while this one captures
+        with torch.cuda.graph(graph, stream=self.side, capture_error_mode="thread_local"):
             self.step = step(x, y)
             self.reported = torch.stack([self.step.loss, *self.step.terms.values()])
         self.capture_seconds += time.perf_counter() - began

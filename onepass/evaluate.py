@@ -100,7 +100,7 @@ def walk(
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
-    if not learner.steps:
+    if not learner.prepared:
         first, _ = stream.batch(0)
         learner.prepare(tuple(first.shape[1:]), first.dtype)
     stream = stream.on(learner.where)
@@ -155,9 +155,9 @@ class _Clock:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        began, captured = time.perf_counter(), self.learner.capture_seconds
+        began, captured = time.perf_counter(), self.learner.trainer.capture_seconds
         yield
-        capture = self.learner.capture_seconds - captured
+        capture = self.learner.trainer.capture_seconds - captured
         self.captured += capture
         self.taken["seconds"] += time.perf_counter() - began - capture
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 from torch import Tensor
 
-from onepass.errors import CheckpointError, WriteError
-
-FORMAT = "onepass"
-VERSION = 1
+from onepass.errors import WriteError
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -41,41 +36,6 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_json(path: Path, content: object) -> None:
     text = json.dumps(content, indent=2) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    buffer = io.BytesIO()  # torch turns a full disk into an error that does not say so
-    torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
-    write_atomically(path, lambda file: file.write(buffer.getbuffer()))
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Tensors and plain values only: a file that asks for code to be run is refused unread."""
-    try:
-        with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise CheckpointError(f"{path} is a folder, not a checkpoint") from None
-    except PermissionError as problem:
-        raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from None
-    except Exception:  # whatever a damaged or foreign file leads to
-        raise CheckpointError(
-            f"{path} is not a whole onepass checkpoint: it is truncated, or another program's file"
-        ) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a onepass checkpoint")
-    if content.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path} has checkpoint version {content.get('version')}; this onepass reads {VERSION}"
-        )
-    return content
 
 
 def sha256(tree: object) -> str:

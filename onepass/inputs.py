@@ -74,3 +74,17 @@ def as_labels(y: Any, count: int) -> Tensor:
     if bool((whole < 0).any()):
         raise InputError(f"labels must not be negative, got {int(whole.min())}")
     return whole
+
+
+def expect(samples: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuses samples of another shape or dtype than the learner's."""
+    given = tuple(samples.shape[1:])
+    if given != shape or samples.dtype != dtype:
+        raise InputError(
+            f"x: this learner takes {_describe(shape, dtype)} samples, "
+            f"got {_describe(given, samples.dtype)}"
+        )
+
+
+def _describe(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {shape}"

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import torch
 
+from onepass import checkpoint as checkpoints
 from onepass import data, metrics, registry, streams
-from onepass.checkpoint import from_payload
 from onepass.data.load import is_path
 from onepass.errors import CheckpointError, InputError, RunError, UnknownNameError
 from onepass.evaluate import Point, Tick, check_scorable, walk
@@ -215,14 +215,14 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Pr
     if saved is None:
         return learner, None
     content, progress = saved
-    wanted = learner.payload()
+    wanted = checkpoints.content(learner)
     for name in ("method", "settings"):
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
                 f"{content.get(name)!r}, not {wanted[name]!r}"
             )
-    return from_payload(content, str(folder.checkpoint_file), device=job.device), progress
+    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
 
 
 def _learn(
@@ -245,7 +245,9 @@ def _learn(
             folder.append(tick)
         last = tick.step == len(stream)
         if checkpoint and (tick.step % checkpoint == 0 or last):
-            folder.save_checkpoint({**learner.payload(), **names}, Progress(tick, points))
+            folder.save_checkpoint(
+                {**checkpoints.content(learner), **names}, Progress(tick, points)
+            )
         watch(tick, len(stream))
 
 

@@ -6,29 +6,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onepass.parts import Output
+
 
 def one_hot(y: Tensor, classes: int) -> Tensor:
     """A mask (samples, classes) that is true at each sample's own class."""
     return y.unsqueeze(1) == torch.arange(classes, device=y.device)
 
 
-def sample_cross_entropy(logits: Tensor, y: Tensor, among: Tensor) -> Tensor:
-    """-log of e^{o_y} / sum e^{o_c} over the classes `among` (a mask) and y itself.
+def sample_cross_entropy(out: Output, among: Tensor) -> Tensor:
+    """Of each sample (n), -log of e^{o_y} / sum e^{o_c} over the classes `among` (a mask) and y
+    itself.
 
-    >>> two_of_three = torch.tensor([True, True, False])
-    >>> sample_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), two_of_three)
+    >>> even = Output(torch.zeros(1, 3), torch.tensor([0]), torch.ones(1))
+    >>> sample_cross_entropy(even, torch.tensor([True, True, False]))
     tensor([0.6931])
     """
-    return sample_cross_entropy_against(logits, y, among.log())
+    return sample_cross_entropy_against(out, among.log())
 
 
-def sample_cross_entropy_against(logits: Tensor, y: Tensor, log_scale: Tensor) -> Tensor:
-    """-log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with scales for all samples
-    or for each. The own class takes part unscaled, so the value is finite for any finite logits,
-    however many of the scales are minus infinity.
+def sample_cross_entropy_against(out: Output, log_scale: Tensor) -> Tensor:
+    """Of each sample (n), -log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with
+    scales (C) for all samples or (n, C) for each.
+
+    The own class takes part unscaled, so the value is finite for any finite logits, however many of
+    the scales are minus infinity (the logarithm of a mask).
     """
-    others = log_scale.expand_as(logits).scatter(1, y.unsqueeze(1), 0)
-    return F.cross_entropy(logits + others, y, reduction="none")
+    others = log_scale.expand_as(out.logits).scatter(1, out.y.unsqueeze(1), 0)  # (n, C)
+    return F.cross_entropy(out.logits + others, out.y, reduction="none")
 
 
 def fractions(weight: Tensor) -> Tensor:
@@ -41,9 +46,27 @@ def mean(values: Tensor, weight: Tensor) -> Tensor:
     return torch.dot(values, fractions(weight.to(values.dtype)))
 
 
-def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor, among: Tensor) -> Tensor:
-    """Mean cross-entropy with the softmax over the classes `among`."""
-    return mean(sample_cross_entropy(logits, y, among), weight)
+def cross_entropy(out: Output, among: Tensor) -> Tensor:
+    """Mean cross-entropy with the softmax over the classes `among` (a mask)."""
+    return mean(sample_cross_entropy(out, among), out.weight)
+
+
+def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float) -> Tensor:
+    """T^2 times the mean of KL(softmax(taught / T) || softmax(o / T)) over the classes `among` (a
+    mask); 0 where there is none of them.
+
+    >>> among, taught = torch.tensor([True, True, False]), torch.tensor([[0.0, 0.0, 9.0]])
+    >>> sure = Output(torch.tensor([[2.0, 0.0, 5.0]]), torch.tensor([2]), torch.ones(1))
+    >>> distillation(sure, taught, among, temperature=2.0)  # 4 (log(1 + e) - 1/2 - log 2)
+    tensor(0.4805)
+    """
+    absent = ~among
+    own = (out.logits / temperature).masked_fill(absent, -torch.inf).log_softmax(dim=1)
+    theirs = (taught / temperature).masked_fill(absent, -torch.inf).log_softmax(dim=1)
+    # an absent class has probability 0 in both and adds nothing; its -inf must not meet the 0
+    gap = (theirs - own).masked_fill(absent, 0)
+    divergence = (theirs.exp().masked_fill(absent, 0) * gap).sum(dim=1)  # (n)
+    return temperature**2 * mean(divergence, out.weight)
 
 
 def supervised_contrastive(

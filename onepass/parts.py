@@ -1,7 +1,8 @@
-"""The small vocabulary that memory, statistics and methods share."""
+"""The small vocabulary that memory, statistics, copies of the network and methods share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +18,8 @@ class Samples(NamedTuple):
     weight: Tensor
 
     def then(self, other: Samples) -> Samples:
+        if not len(other.y):
+            return self
         return Samples(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
     def cut(self, *sizes: int) -> list[Samples]:
@@ -26,28 +29,40 @@ class Samples(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What the network said of some samples: logits over the head's capacity."""
+    """What the network said of some samples: logits (n, C) over the head's capacity."""
 
     logits: Tensor
     y: Tensor
     weight: Tensor
+    show: Callable[[], Tensor] = Tensor
+
+    @property
+    def views(self) -> Tensor:
+        """What the network was shown: another one may be asked about the same."""
+        return self.show()
 
     def detach(self) -> Output:
+        """What a step reports of it."""
         return Output(self.logits.detach(), self.y, self.weight)
+
+    def clone(self) -> Output:
+        return Output(self.logits.clone(), self.y.clone(), self.weight.clone())
 
 
 class Part:
-    """A piece of a learner with tensors of its own: a memory, a table of statistics.
+    """A piece of a learner with tensors of its own: a memory, a table of statistics, a copy of the
+    network.
 
-    The learner tells its parts when the head grows, when classes arrive and when a task ends, and
-    saves the tensors named in `tensors`; nothing else has to be written to be resumable.
+    The trainer tells its parts when the head grows, when classes arrive, when a task begins and
+    when the optimiser has made a step, and saves the tensors named in `tensors`; nothing else has
+    to be written to be resumable.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ()
 
     @property
     def bytes(self) -> int:
-        """What the samples that are kept take; nothing, unless the part is a memory."""
+        """What is declared to be kept: the samples of a full memory, the weights of a copy."""
         return 0
 
     def grow(self, capacity: int) -> None:
@@ -60,6 +75,9 @@ class Part:
     def new_task(self) -> None:
         """What was new is old from here on."""
 
+    def follow(self) -> None:
+        """The network has just moved by one step of the optimiser; captured with the step."""
+
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in self.tensors}
 
@@ -70,18 +88,31 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step did; it stays on the device until someone reads it."""
+    """What one step did; it stays on the device until someone reads it. Its tensors belong to
+    whoever holds them: later steps leave them alone."""
 
     loss: Tensor
     terms: dict[str, Tensor]
     outputs: tuple[Output, ...]
 
+    @classmethod
+    def of(cls, loss: Tensor, *outputs: Output, **terms: Tensor) -> Step:
+        """From the loss, what was trained by a softmax, and the terms of the loss by name."""
+        named = {name: value.detach() for name, value in terms.items()}
+        return cls(loss.detach(), named, tuple(output.detach() for output in outputs))
+
 
 class Images(NamedTuple):
-    """Images a step sends through the network once tasks and memory are under way."""
+    """Images that go through a network, previous and averaged ones included: `trained` for a
+    gradient, `scored` without one."""
 
     trained: int
     scored: int = 0
+
+    def __add__(self, other: object) -> Images:
+        if not isinstance(other, Images):
+            return NotImplemented
+        return Images(self.trained + other.trained, self.scored + other.scored)
 
 
 class Preset(NamedTuple):

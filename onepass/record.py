@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onepass import files
+from onepass import checkpoint, files
 from onepass.errors import CheckpointError, RunError, WriteError
 from onepass.evaluate import Point, Tick
 
@@ -142,13 +142,13 @@ class RunFolder:
             "tick": asdict(progress.tick),
             "points": [json.dumps(asdict(point)) for point in progress.points],
         }
-        files.write_checkpoint(self.checkpoint_file, content)
+        checkpoint.write(self.checkpoint_file, content)
 
     def load_checkpoint(self) -> tuple[dict[str, Any], Progress] | None:
         """The content of the last whole checkpoint; events are put back to what it knew."""
         if not self.checkpoint_file.exists():
             return None
-        content = files.read_checkpoint(self.checkpoint_file)
+        content = checkpoint.read(self.checkpoint_file)
         try:
             tick = Tick(**{name: content["tick"][name] for name in Tick.__dataclass_fields__})
             points = [point_of(json.loads(line)) for line in content["points"]]

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from onepass.errors import InputError, UnknownNameError
-from onepass.learner import Learner
+
+if TYPE_CHECKING:
+    from onepass.learner import Learner
 
 Boundaries = Literal["ignores", "uses"]
-L = TypeVar("L", bound=Learner)
+L = TypeVar("L", bound="Learner")
 
 
 @dataclass(frozen=True)

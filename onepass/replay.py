@@ -1,4 +1,4 @@
-"""What the methods share that train on draws from a reservoir beside the stream."""
+"""What the methods share that keep samples, and that train on draws from them beside the stream."""
 
 from __future__ import annotations
 
@@ -8,13 +8,41 @@ from typing import ClassVar
 import torch
 
 from onepass.learner import Learner
-from onepass.memory import Reservoir
+from onepass.memory import Reservoir, Store
 from onepass.parts import Images
 
 
 @dataclass(kw_only=True, eq=False)
-class Replay(Learner):
-    """A reservoir, and a draw from it for each stream batch.
+class WithMemory(Learner):
+    """A memory, by default a reservoir.
+
+    Parameters
+    ----------
+    memory
+        How many samples are kept.
+    """
+
+    memory: int = 1000
+
+    store: Store = field(init=False, repr=False)
+    least_memory: ClassVar[int] = 0
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        enough = f"at least {self.least_memory}" if self.least_memory else "zero or more"
+        self.require("memory", self.memory >= self.least_memory, enough)
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.store = self.make_store(shape, dtype, self.rng["draws"])
+
+    def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
+        """The memory; a method with one of its own makes it here."""
+        return Reservoir(self.memory, shape, dtype, rng)
+
+
+@dataclass(kw_only=True, eq=False)
+class Replay(WithMemory):
+    """A memory, and a draw from it for each stream batch.
 
     Parameters
     ----------
@@ -24,20 +52,11 @@ class Replay(Learner):
         How many of them are drawn for each stream batch.
     """
 
-    memory: int = 1000
     replay: int = 64
-
-    store: Reservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
         self.require("replay", self.replay >= 1, "at least 1")
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
-
     def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + self.replay) * self.copies)
+        return Images(trained=(batch + self.replay) * self.views_per_sample)

@@ -17,7 +17,6 @@ class Configured:
     """A dataclass whose init fields are its settings, stored as given and never changed."""
 
     key: ClassVar[str] = ""
-    _fixed = frozenset[str]()
 
     @classmethod
     def setting_names(cls) -> list[str]:
@@ -46,12 +45,6 @@ class Configured:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
         return {name: getattr(self, name) for name in self.setting_names()}
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """What is already in use would only seem to change."""
-        if name in self._fixed:
-            raise InputError(f"{name} cannot be changed once learning has begun: make a new one")
-        super().__setattr__(name, value)
 
     def make_plain(self) -> None:
         """NumPy's numbers and names as Python's, which files can hold and no sum overflows."""

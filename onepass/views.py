@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -69,6 +70,19 @@ class Views:
     def __call__(self, x: Tensor) -> Tensor:
         """Each sample augmented, and its mirror image by draws of its own."""
         return self.augmented(self.plain(x))
+
+    def cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Rows for the views of consecutive batches, batch by batch: the mirror images, which lie
+        behind all samples, go with their own batch."""
+        by_copy = rows.view(self.copies, -1, *rows.shape[1:])
+        return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
+
+
+def mean_over_views(values: Tensor, samples: int) -> Tensor:
+    """For each of so many samples the mean of what its views have."""
+    if len(values) == samples:
+        return values
+    return values.view(-1, samples, *values.shape[1:]).mean(dim=0)
 
 
 def _per_channel(

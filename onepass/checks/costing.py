@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch.nn.modules.module import register_module_forward_hook
 
 from onepass.checks.tools import Method, expect, make, samples, small_stream, teach
-from onepass.memory import Store
 from onepass.parts import Images
-from onepass.streams import Stream
 
 
-def declared_passes_are_counted(method: Method) -> None:
-    """The images of a step, counted at the network's door, are those that the method declares."""
+def declared_images_are_counted(method: Method) -> None:
+    """The images of a step, counted at the door of every network of its kind, copies included, are
+    those that the method declares."""
     for shape in ((3, 8, 8), (16,)):
-        _compare_passes(method, small_stream(shape=shape))
+        stream = small_stream(shape=shape)
+        learner = teach(make(method, engine="eager"), stream, last=20)
+        with _counting(type(learner.model.body)) as count:
+            teach(learner, stream, first=20, last=21)
+        found = Images(*count)
+        expect(found == learner.cost(10), f"{found} counted, {learner.cost(10)} declared")
 
 
-def _compare_passes(method: Method, stream: Stream) -> None:
-    learner = teach(make(method, engine="eager"), stream, last=20)
-    trained = scored = 0
+@contextmanager
+def _counting(kind: type[nn.Module]) -> Iterator[list[int]]:
+    """How many images networks of a kind are shown meanwhile, with and without a gradient."""
+    count = [0, 0]
 
-    def count(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
-        nonlocal trained, scored
-        rows = _rows(result)
-        if torch.is_grad_enabled():
-            trained += rows
-        else:
-            scored += rows
+    def see(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
+        if type(module) is kind:
+            count[not torch.is_grad_enabled()] += _rows(result)
 
-    handle = learner.model.body.register_forward_hook(count)
-    teach(learner, stream, first=20, last=21)
-    handle.remove()
-    found = Images(trained, scored)
-    expect(found == learner.cost(10), f"{found} counted, {learner.cost(10)} declared")
+    handle = register_module_forward_hook(see)
+    try:
+        yield count
+    finally:
+        handle.remove()
 
 
 def memory_is_bounded(method: Method) -> None:
@@ -52,14 +56,14 @@ def memory_is_bounded(method: Method) -> None:
 
 
 def kept_bytes_are_declared(method: Method) -> None:
-    """Besides network, optimiser and one number per class, only the declared fields are kept, for
-    as many samples as the memory has; so there is exactly one memory."""
+    """Besides network, optimiser and a few numbers per class, only the samples of the memories and
+    the declared copies of the network are kept; and `memory` is how many samples `store` holds."""
     learner = teach(make(method), small_stream(), last=17)
-    capacity = learner.get_params().get("memory", 0)
-    store = getattr(learner, "store", None)
-    fields = {} if store is None else store.fields
-    sizes = {"x": 3 * 8 * 8, "y": 8, **{name: _bytes(one[0]) for name, one in fields.items()}}
-    declared = capacity * sum(sizes[name] for name in method.keeps)
+    wanted = learner.get_params().get("memory")
+    if wanted is not None:
+        held = learner.store.capacity
+        expect(held == wanted, f"the memory has {held} places instead of {wanted}")
+    declared = learner.memory_bytes + learner.copy_bytes
     kept = _bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
     expect(declared <= kept <= declared + slack, f"{kept} bytes kept, {declared} declared")
@@ -74,10 +78,10 @@ def the_memory_holds_raw_samples(method: Method) -> None:
         for x, y in (stream.batch(index) for index in range(len(stream)))
         for image, label in zip(x, y.tolist(), strict=True)
     }
-    for part in (getattr(learner, name) for name in learner.parts):
-        for slot in range(int(part.size) if isinstance(part, Store) else 0):
-            label = learner.classes[int(part.y[slot])]
-            kept = (part.x[slot].cpu().numpy().tobytes(), label)
+    for store in learner.stores.values():
+        for slot in range(int(store.size)):
+            label = learner.classes[int(store.y[slot])]
+            kept = (store.x[slot].cpu().numpy().tobytes(), label)
             expect(kept in given, f"slot {slot} of the memory holds what the stream never gave")
 
 
@@ -105,10 +109,10 @@ def the_step_stays_on_the_device(method: Method) -> None:
         x, y = stream.batch(stop)
         rows = learner._admit(y)
         mode = FakeTensorMode()
-        clones = {id(rng): _clone(rng) for rng in learner.generators.values()}
+        clones = {id(rng): _clone(rng) for rng in learner.rng.values()}
         with FakeCopyMode(mode):
             fake = copy.deepcopy(learner, clones)
-        fake._optimizer = _NoOptimizer()  # type: ignore[assignment]
+        fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         with mode:
             fake.step(mode.from_tensor(x), mode.from_tensor(rows))
 

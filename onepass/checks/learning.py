@@ -69,7 +69,7 @@ def large_logits_do_no_harm(method: Method) -> None:
     learner = teach(make(method), stream, last=12)
     x, y = stream.batch(12)
     with torch.no_grad():
-        logits = learner.model(learner.views.normalise(x.to(learner.where)))
+        logits = learner.evaluator(learner.views.normalise(x.to(learner.where)))
         learner.model.head.weight.mul_(1e4 / logits.abs().max())
     step = learner.learn(x, y)
     expect(bool(torch.isfinite(step.loss)), f"the loss is {step.loss}")
@@ -117,8 +117,8 @@ def memory_reaches_the_gradient(method: Method) -> None:
     """Other labels in the memory give another update: what is stored is really trained on."""
     stream = small_stream()
     learners = [teach(make(method), stream, last=12) for _ in range(2)]
-    stored = learners[1].store.y  # type: ignore[attr-defined]
-    stored.copy_((stored + 1) % 2)
+    for store in learners[1].stores.values():
+        store.y.copy_((store.y + 1) % 2)
     for learner in learners:
         teach(learner, stream, first=12, last=13)
     same = learners[0].params_sha256() == learners[1].params_sha256()
@@ -227,10 +227,10 @@ def probing_changes_nothing(method: Method) -> None:
     """A probe watches: not one bit of the learner is different."""
     stream = small_stream()
     plain, watched = make(method), make(method)
-    watched.attach(BalanceProbe())
+    probe = BalanceProbe()
     for give in batches(stream):
         give(plain)
-        give(watched)
+        probe.observe(watched, give(watched))
     expect(plain.state_sha256() == watched.state_sha256(), "the probe disturbed what it measures")
 
 

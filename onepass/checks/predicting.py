@@ -54,3 +54,18 @@ def scores_have_a_column_for_each_class(method: Method) -> None:
         )
         known = set(stream.dataset.train_y[torch.cat([stream.indices(i) for i in range(last)])])
         expect(set(learner.classes) == {int(label) for label in known}, "a class is missing")
+
+
+def a_snapshot_stays(method: Method) -> None:
+    """It predicts as the learner did when it was taken, whatever the learner learns afterwards, and
+    taking it leaves no trace."""
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
+    x, before = samples(stream), learner.state_sha256()
+    scores = learner.scores(x)
+    snapshot = learner.snapshot()
+    expect(learner.state_sha256() == before, "taking a snapshot changed the state")
+    teach(learner, stream, first=12)
+    expect(torch.equal(snapshot.scores(x), scores), "the snapshot's scores are others now")
+    expect(list(snapshot.classes) == learner.classes[: scores.shape[1]], "its classes changed")
+    expect(not torch.equal(learner.scores(x)[:, : scores.shape[1]], scores), "nothing was learned")

@@ -32,11 +32,9 @@ device: ContextVar[str] = ContextVar("device", default="cpu")
 
 def make(method: Method, **settings: Any) -> Learner:
     """A learner with a memory that fills up on the way."""
-    small: dict[str, Any] = {"device": device.get()}
+    small: dict[str, Any] = {"device": device.get(), **method.quick}
     if "memory" in method.setting_names():
         small["memory"] = 80
-    if "epochs" in method.setting_names():
-        small["epochs"] = 16
     return method(**{**small, **settings})
 
 

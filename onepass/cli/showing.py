@@ -16,8 +16,11 @@ from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
 from onepass.learner import Learner
+from onepass.memory import Store
 from onepass.streams import STREAMS, make, parse
 from onepass.streams.spec import arguments
+
+SAMPLES = 100
 
 
 @app.command(
@@ -45,31 +48,33 @@ def list_(
 def _methods() -> list[dict[str, Any]]:
     entries = []
     for info in registry.methods():
-        passes = info.learner().cost(batch=10)
+        images = info.learner().cost(batch=10)
+        stores = _stores(info.learner)
+        kept = [name for store in stores for name in store.kept]
         entries.append(
             {
                 "method": info.key,
                 "paper": info.paper,
                 "year": info.year or None,
-                "trained images a step": passes.trained,
-                "scored images a step": passes.scored,
+                "trained images a step": images.trained,
+                "scored images a step": images.scored,
                 "boundaries": info.boundaries,
-                "kept per sample": " + ".join(info.learner.keeps) or "nothing",
-                "bytes (3x32x32)": _bytes_per_sample(info.learner),
+                "kept per sample": " + ".join(n for store in stores for n in store.kept)
+                or "nothing",
+                "bytes (3x32x32)": sum(store.bytes for store in stores) // SAMPLES,
                 "presets": " ".join(["paper", *info.learner.presets]),
             }
         )
     return entries
 
 
-def _bytes_per_sample(method: type[Learner]) -> int:
-    """What a memory of colour images of 32 pixels takes for each, asked of the memory itself."""
-    if "memory" not in method.setting_names():
-        return 0
+def _stores(method: type[Learner]) -> list[Store]:
+    """What a method keeps, asked of its memories for so many colour images of 32 pixels."""
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    learner = method.configured(memory=100, net=features, device="cpu")
+    chosen = {"memory": SAMPLES} if "memory" in method.setting_names() else {}
+    learner = method.configured(net=features, device="cpu", **chosen)
     learner.prepare((3, 32, 32), torch.uint8)
-    return learner.memory_bytes // 100
+    return list(learner.stores.values())
 
 
 def _datasets() -> list[dict[str, Any]]:

@@ -1,21 +1,23 @@
 """What is kept, and what is drawn."""
 
 from onepass.memory.balanced import Balanced
+from onepass.memory.dealing import Dealing
 from onepass.memory.draw import distinct, nth_true
 from onepass.memory.filling import Filling
-from onepass.memory.mix import Places, Pools, line, shares
+from onepass.memory.mixed import MixedReservoir
+from onepass.memory.rebuilt import OfTask, Rebuilt
 from onepass.memory.reservoir import Reservoir
 from onepass.memory.store import Store
 
 __all__ = [
     "Balanced",
+    "Dealing",
     "Filling",
-    "Places",
-    "Pools",
+    "MixedReservoir",
+    "OfTask",
+    "Rebuilt",
     "Reservoir",
     "Store",
     "distinct",
-    "line",
     "nth_true",
-    "shares",
 ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,18 +32,9 @@ class Balanced(Store):
 
     tensors: ClassVar[tuple[str, ...]] = ("size", "held")
 
-    def __init__(
-        self,
-        capacity: int,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        rng: torch.Generator,
-        fields: Mapping[str, Tensor] | None = None,
-        *,
-        rows: int,
-    ) -> None:
-        super().__init__(capacity, shape, dtype, rng, fields)
-        self.held = torch.full((rows,), UNKNOWN, device=rng.device)
+    def __init__(self, *arguments: Any, rows: int, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.held = torch.full((rows,), UNKNOWN, device=self.rng.device)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Lets in samples of the stream as if they had come one by one."""
@@ -57,6 +47,7 @@ class Balanced(Store):
         self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
 
     def grow(self, capacity: int) -> None:
+        super().grow(capacity)
         self.held = F.pad(self.held, (0, capacity - len(self.held)), value=UNKNOWN)
 
     def _place(self, y: Tensor, uniform: Tensor) -> Tensor:

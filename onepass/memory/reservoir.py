@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,30 +11,23 @@ from onepass.memory.store import Store
 
 
 class Reservoir(Store):
-    """Every sample seen so far is held with the same probability, capacity / seen."""
+    """Every sample offered so far is held with the same probability, capacity / offered."""
 
-    tensors: ClassVar[tuple[str, ...]] = ("size", "seen")
+    tensors: ClassVar[tuple[str, ...]] = ("size", "offered")
 
-    def __init__(
-        self,
-        capacity: int,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        rng: torch.Generator,
-        fields: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        super().__init__(capacity, shape, dtype, rng, fields)
-        self.seen = torch.zeros((), dtype=torch.int64, device=rng.device)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.offered = torch.zeros((), dtype=torch.int64, device=self.rng.device)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
-        k = self.seen + torch.arange(1, len(y) + 1, device=y.device)
+        k = self.offered + torch.arange(1, len(y) + 1, device=y.device)
         uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=torch.float64)
         place = torch.where(k <= self.capacity, k - 1, (uniform * k).long())
         overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
         slot = place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
         self.write(slot, x, y, **fields)
-        self.seen += len(y)
-        self.size.copy_(self.seen.clamp(max=self.capacity))
+        self.offered += len(y)
+        self.size.copy_(self.offered.clamp(max=self.capacity))

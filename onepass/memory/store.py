@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.errors import InputError
@@ -32,6 +33,9 @@ class Store(Part, ABC):
         Of draws; its device is the store's.
     fields
         Further values kept for each sample, by name: one example each, of the dtype and shape.
+    per_class
+        Which of them have a last dimension with one place for each row of the head: they become
+        wider with it.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("size",)
@@ -43,8 +47,11 @@ class Store(Part, ABC):
         dtype: torch.dtype,
         rng: torch.Generator,
         fields: Mapping[str, Tensor] | None = None,
+        per_class: Sequence[str] = (),
     ) -> None:
         self.capacity = capacity
+        self.per_class = tuple(per_class)
+        self._closed = False
         self.rng = rng
         try:
             self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=rng.device)
@@ -61,6 +68,23 @@ class Store(Part, ABC):
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Lets in samples of the stream, or not."""
+
+    def close(self) -> None:
+        """The batch of this step is being let in: nothing is drawn until `open`."""
+        self._closed = True
+
+    def open(self) -> None:
+        self._closed = False
+
+    def grow(self, capacity: int) -> None:
+        for name in self.per_class:
+            held = self.fields[name]
+            self.fields[name] = F.pad(held, (0, capacity - held.shape[-1]))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What is kept of each sample."""
+        return ("x", "y", *self.fields)
 
     @property
     def bytes(self) -> int:
@@ -81,6 +105,8 @@ class Store(Part, ABC):
         """Distinct slots drawn at random, and which of them are genuine; with groups a row of slots
         for each, of samples of its classes. A group is a mask over the head's rows, or None: all
         classes that are in no other group (cheaper than a mask of its own)."""
+        if self._closed:
+            raise RuntimeError("a step draws before `keep`, or after `descend`, not in between")
         if groups is None:
             return distinct(count, self.size, self.rng)
         counts = self._counts(groups)
@@ -88,6 +114,11 @@ class Store(Part, ABC):
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
         ranks, genuine = distinct(count, held, self.rng)
         return nth_true(counts, ranks), genuine
+
+    def independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
+        """Several draws, each of distinct slots and knowing nothing of the others, (draws, count);
+        and which of them are genuine."""
+        return distinct(count, self.size.expand(draws), self.rng)
 
     def _counts(self, groups: Sequence[Tensor | None]) -> Tensor:
         """For each group, how many of its samples there are up to each slot."""

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from onepass.losses import cross_entropy
-from onepass.nets import of_free_rows
+from onepass.nets import combined, of_free_rows
 from onepass.parts import Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
@@ -60,7 +60,7 @@ def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) ->
     g, r = (torch.cat([one.flatten() for one in each]) for each in (gradient, reference))
     square = torch.dot(r, r).clamp(min=torch.finfo(r.dtype).tiny)
     share = torch.dot(g, r).clamp(max=0) / square * applies
-    return list(torch._foreach_sub(gradient, torch._foreach_mul(reference, share)))
+    return combined(gradient, reference, -share)
 
 
 @method(
@@ -96,16 +96,17 @@ class AGEM(Replay):
     }
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        new = self.forward(stream)
-        loss = cross_entropy(*new, among=self.seen)
-        g = self.gradients(loss)
+        stream = self.as_samples(x, y)  # X^new                       (b)
+        (stream_out,) = self.forward(stream)  # logits                (b, C)
+        stream_loss = cross_entropy(stream_out, among=self.seen)
+        g = self.gradients(stream_loss)
 
-        drawn = self.forward(self.store.draw(self.replay, fallback=stream))
-        of_memory = cross_entropy(*drawn, among=self.seen)  # 0, and r = 0, while it is empty
-        r = of_free_rows(self.model, self.gradients(of_memory))
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf       (r)
+        (replay_out,) = self.forward(replay)  # logits                (r, C)
+        replay_loss = cross_entropy(replay_out, among=self.seen)  # 0, and r = 0, while it is empty
+        r = of_free_rows(self.model, self.gradients(replay_loss))
 
         later_task = self.old.any()
-        self.apply(project(g, r, applies=later_task))
-        self.store.add(x, y)
-        return Step(loss.detach(), {"memory": of_memory.detach()}, (new.detach(),))
+        self.keep(x, y)
+        self.descend_along(project(g, r, applies=later_task))  # g~
+        return Step.of(stream_loss, stream_out, replay=replay_loss)

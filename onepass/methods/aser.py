@@ -49,12 +49,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.learner import Learner
 from onepass.losses import cross_entropy
-from onepass.memory import Filling
-from onepass.nets import evaluating
+from onepass.memory import Dealing
 from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 
 def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
@@ -100,34 +99,13 @@ def replaced(value: Tensor, stored: int) -> Tensor:
     return vacant.masked_fill(~stays, stored)
 
 
-class Dealing(Filling):
-    """A memory that deals samples out evenly over its classes."""
-
-    def dealt(self, count: int) -> Tensor:
-        """So many slots in rounds: one of each class, then another of each that has more. Random
-        within a class and within a round; free slots come last."""
-        free = torch.arange(self.capacity, device=self.y.device) >= self.size
-        uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
-        by_class = self.y[: self.capacity].double() + uniform[0]  # exact, so below the next class
-        by_class, order = by_class.masked_fill(free, torch.inf).sort()
-        place = torch.arange(self.capacity, device=self.y.device)
-        rank = place - torch.searchsorted(by_class, by_class.floor())
-        turn = (rank + uniform[1].double()).masked_fill(by_class == torch.inf, torch.inf)
-        return order.index_select(0, turn.topk(count, largest=False).indices)
-
-    def others(self, count: int, taken: Tensor) -> Tensor:
-        """So many random slots that are not taken."""
-        uniform = torch.rand(self.capacity, generator=self.rng, device=self.y.device)
-        return uniform.index_fill(0, taken, torch.inf).topk(count, largest=False).indices
-
-
 @method(
     "aser",
     paper="Shim et al., Online Class-Incremental Continual Learning with Adversarial Shapley Value",
     year=2021,
 )
 @dataclass(kw_only=True, eq=False)
-class ASER(Learner):
+class ASER(Replay):
     """Adversarial Shapley value experience replay.
 
     Parameters
@@ -148,14 +126,11 @@ class ASER(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     pool: int = 200
     neighbours: int = 3
 
     store: Dealing = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
+    least_memory: ClassVar[int] = 2
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -174,13 +149,13 @@ class ASER(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 2, "at least 2")
-        self.require("replay", self.replay >= 1, "at least 1")
         self.require("pool", self.pool >= self.replay, f"at least {self.replay} (replay)")
         self.require("neighbours", self.neighbours >= 1, "at least 1")
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Dealing(self.memory, shape, dtype, self.generators["draws"])
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> Dealing:
+        return Dealing(self.memory, shape, dtype, rng)
 
     @property
     def half(self) -> int:
@@ -195,22 +170,23 @@ class ASER(Learner):
     def cost(self, batch: int) -> Images:
         judges = min(self.half, self.memory - self.eligible)
         scored = self.eligible + judges + 2 * self.half + 2 * batch
-        return Images((batch + self.replay) * self.copies, scored)
+        return super().cost(batch) + Images(trained=0, scored=scored)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        output = self.forward(stream.then(self.retrieve(stream)))
-        loss = cross_entropy(*output, among=self.seen)
+        stream = self.as_samples(x, y)  # X^new                                   (b)
+        replay = self.retrieve(stream)  # X^buf                                   (r)
+        (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
+        loss = cross_entropy(both_out, among=self.seen)  # one mean over both
         self.descend(loss)
         self.update(stream)
-        return Step(loss.detach(), {}, (output.detach(),))
+        return Step.of(loss, both_out)
 
     def retrieve(self, stream: Samples) -> Samples:
         """Those of the highest adversarial Shapley value; random ones until the memory is full."""
-        slots = self.store.dealt(min(self.eligible + self.half, self.memory))
-        candidates, evaluation, new = self.features(slots, self.eligible, stream)
-        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)
-        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)
+        slots = self.store.dealt(min(self.eligible + self.half, self.memory))  # C, then E
+        candidates, evaluation, new = self.embedded(slots, self.eligible, stream)
+        helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}    (C)
+        intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}    (C)
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
@@ -224,28 +200,28 @@ class ASER(Learner):
         """Free slots are filled; who finds none may replace a memory sample of lower value."""
         waits = self.store.size + torch.arange(len(stream.y), device=self.where) >= self.memory
         self.store.add(stream.x, stream.y)
-        judges = self.store.dealt(self.half)
-        slots = self.store.others(self.half, judges)
-        evaluation, stored, new = self.features(torch.cat([judges, slots]), self.half, stream)
+        judges = self.store.dealt(self.half)  # E                                     (h)
+        slots = self.store.others(self.half, judges)  # the memory's candidates       (h)
+        evaluation, stored, new = self.embedded(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
-        values = shapley(evaluation.then(new), candidates, self.neighbours)
+        values = shapley(evaluation.then(new), candidates, self.neighbours)  #    (h + b, h + b)
+        # stream samples judge only if they find no slot and their class is rare in the memory
         heard = F.pad((waits & self.is_rare(stream.y)).float(), (self.half, 0), value=1.0)
-        value = (heard @ values).masked_fill(candidates.weight == 0, -torch.inf)
-        loser = replaced(value, stored=self.half)
+        value = (heard @ values).masked_fill(candidates.weight == 0, -torch.inf)  #   (h + b)
+        loser = replaced(value, stored=self.half)  # whom each newcomer replaces      (b)
         places = F.pad(slots, (0, 1), value=self.memory).index_select(0, loser)
         self.store.write(places, stream.x, stream.y)
 
     def is_rare(self, y: Tensor) -> Tensor:
         """Whether a class's share of the full memory is below U(0, 1 / classes)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
-        uniform = torch.rand(1, generator=self.generators["draws"], device=self.where)
+        uniform = torch.rand(1, generator=self.rng["draws"], device=self.where)
         return share < uniform / self.seen.sum()
 
-    def features(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
-        """Of the first so many slots, of the others, and of the stream batch, in one forward."""
+    def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
+        """Features in the place of samples: those in the first so many slots, in the others, and
+        of the stream batch, from one forward."""
         x = torch.cat([self.store.x.index_select(0, slots), stream.x])
         y = torch.cat([self.store.y.index_select(0, slots), stream.y])
-        with torch.no_grad(), evaluating(self.model):
-            features = self.model.features(self.views.normalise(x)).float()
-        whole = Samples(features, y, torch.ones_like(y, dtype=torch.float32))
+        whole = self.as_samples(self.features_of(x), y)
         return whole.cut(first, len(slots) - first, len(stream.y))

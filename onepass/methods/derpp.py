@@ -26,26 +26,18 @@ head's capacity, and how many of them were known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.losses import cross_entropy, mean
-from onepass.memory import Reservoir, distinct
+from onepass.memory import Reservoir
 from onepass.parts import Images, Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
-
-
-class DarkReservoir(Reservoir):
-    """A reservoir with a field `logits` that becomes wider with the head."""
-
-    def grow(self, capacity: int) -> None:
-        logits = self.fields["logits"]
-        self.fields["logits"] = F.pad(logits, (0, capacity - logits.shape[1]))
+from onepass.views import mean_over_views
 
 
 def known_error(
@@ -95,8 +87,6 @@ class DERPP(Replay):
     alpha: float = 0.2
     beta: float = 1.0
 
-    store: DarkReservoir = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y", "logits", "known")
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -117,33 +107,38 @@ class DERPP(Replay):
         self.require("alpha", self.alpha >= 0, "zero or more")
         self.require("beta", self.beta >= 0, "zero or more")
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> Reservoir:
         fields = {
             "logits": torch.zeros(len(self.seen)),
             "known": torch.zeros((), dtype=torch.int64),
         }
-        self.store = DarkReservoir(self.memory, shape, dtype, self.generators["draws"], fields)
+        return Reservoir(self.memory, shape, dtype, rng, fields, per_class=["logits"])
 
     def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + 2 * self.replay) * self.copies)
+        return Images(trained=(batch + 2 * self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        slots, genuine = distinct(self.replay, self.store.size.expand(2), self.store.rng)
+        stream = self.as_samples(x, y)  # X^new                                       (b)
+        slots, genuine = self.store.independent_slots(2, self.replay)  # of X^1, X^2      (2, r)
         replay = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
-        sizes = (len(y), self.replay, self.replay)
-        first, dark, again = self.cut(self.forward(stream.then(replay), sizes), *sizes)
+        batches = (stream, *replay.cut(self.replay, self.replay))
+        stream_out, dark_out, replay_out = self.forward_apart(
+            *batches
+        )  # logits  (b, C) (r, C) (r, C)
 
-        stored = self.store.fields["logits"].index_select(0, slots[0])
-        known = self.store.fields["known"].index_select(0, slots[0])
-        incoming = cross_entropy(*first, among=self.seen)
+        stored = self.store.fields["logits"].index_select(0, slots[0])  # s(x)        (r, C)
+        known = self.store.fields["known"].index_select(0, slots[0])  # classes then      (r)
         seen = self.seen.sum()
-        held = known_error(self._by_copy(dark.logits), stored, known, genuine[0], seen)
-        replayed = cross_entropy(*again, among=self.seen)
-        loss = incoming + self.alpha * held + self.beta * replayed
+        views = dark_out.logits.view(-1, *stored.shape)  # of each view            (views, r, C)
+        stream_loss = cross_entropy(stream_out, among=self.seen)
+        dark_loss = known_error(views, stored, known, genuine[0], seen)
+        replay_loss = cross_entropy(replay_out, among=self.seen)
+        loss = stream_loss + self.alpha * dark_loss + self.beta * replay_loss
 
+        logits = mean_over_views(stream_out.logits.detach(), len(y))  # before the update  (b, C)
+        self.keep(x, y, logits=logits, known=seen.expand_as(y))
         self.descend(loss)
-        logits = self.per_sample(first.logits.detach())
-        self.store.add(x, y, logits=logits, known=seen.expand_as(y))
-        terms = {"stream": incoming.detach(), "logits": held.detach(), "replay": replayed.detach()}
-        return Step(loss.detach(), terms, (first.detach(), dark.detach(), again.detach()))
+        terms = {"stream": stream_loss, "logits": dark_loss, "replay": replay_loss}
+        return Step.of(loss, stream_out, dark_out, replay_out, **terms)

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import fractions, sample_cross_entropy
+from onepass.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.parts import Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
@@ -66,15 +66,19 @@ class ER(Replay):
     }
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        replay = self.store.draw(self.replay, fallback=stream)
-        both = stream.then(replay)
-        output = self.forward(both, None if self.forwards == "joint" else (len(y), self.replay))
+        stream = self.as_samples(x, y)  # X^new                                       (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        forward = self.forward if self.forwards == "joint" else self.forward_apart
+        stream_out, replay_out = forward(stream, replay)  # logits             (b, C) (r, C)
+
         if self.loss == "sum":
-            share = torch.cat([fractions(stream.weight), fractions(replay.weight)])
+            stream_loss = cross_entropy(stream_out, among=self.seen)
+            replay_loss = cross_entropy(replay_out, among=self.seen)
+            loss = stream_loss + replay_loss
         else:
-            share = fractions(both.weight)
-        each = sample_cross_entropy(output.logits, output.y, among=self.seen)
-        loss = torch.dot(share, self.per_sample(each))
-        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
-        return Step(loss.detach(), {}, (output.detach(),))
+            each = [sample_cross_entropy(out, self.seen) for out in (stream_out, replay_out)]
+            loss = mean(torch.cat(each), torch.cat([stream_out.weight, replay_out.weight]))
+
+        self.keep(x, y)
+        self.descend(loss)
+        return Step.of(loss, stream_out, replay_out)

@@ -26,14 +26,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
-from onepass.learner import FIRST_CAPACITY
 from onepass.losses import cross_entropy, one_hot
 from onepass.nets import CosineHead, Head
 from onepass.parts import Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
+from onepass.trainer import FIRST_CAPACITY
 
 SCALE = 10.0
 
@@ -80,22 +81,21 @@ class ERACE(Replay):
         )
     }
 
-    def make_head(self, features: int) -> Head:
+    def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
-            return super().make_head(features)
-        return CosineHead(features, FIRST_CAPACITY, self.generators["initialisation"], SCALE)
+            return super().make_head(features, rng)
+        return CosineHead(features, FIRST_CAPACITY, rng, SCALE)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        replay = self.store.draw(self.replay, fallback=stream)
-        sizes = (len(y), self.replay)
-        first, again = self.cut(self.forward(stream.then(replay), sizes), *sizes)
+        stream = self.as_samples(x, y)  # X^new                                       (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream_out, replay_out = self.forward_apart(stream, replay)  # logits  (b, C) (r, C)
 
-        present = one_hot(y, len(self.seen)).any(dim=0)
-        in_batch = cross_entropy(*first, among=present)
-        replayed = cross_entropy(*again, among=self.seen)
-        loss = in_batch + replayed
+        present = one_hot(y, len(self.seen)).any(dim=0)  # C(X^new): only these compete   (C)
+        stream_loss = cross_entropy(stream_out, among=present)
+        replay_loss = cross_entropy(replay_out, among=self.seen)
+        loss = stream_loss + replay_loss
 
-        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
-        terms = {"stream": in_batch.detach(), "replay": replayed.detach()}
-        return Step(loss.detach(), terms, (first.detach(), again.detach()))
+        self.keep(x, y)
+        self.descend(loss)
+        return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)

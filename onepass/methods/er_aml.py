@@ -36,12 +36,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.learner import FIRST_CAPACITY
 from onepass.losses import cross_entropy, mean
 from onepass.nets import CosineHead, Head
 from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
+from onepass.trainer import FIRST_CAPACITY
 
 SCALE = 10.0
 BASE_TEMPERATURE = 0.07
@@ -136,20 +136,20 @@ class ERAML(Replay):
         super().check_settings()
         self.require("temperature", self.temperature > 0, "positive")
 
-    def make_head(self, features: int) -> Head:
+    def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
-            return super().make_head(features)
-        return CosineHead(features, FIRST_CAPACITY, self.generators["initialisation"], SCALE)
+            return super().make_head(features, rng)
+        return CosineHead(features, FIRST_CAPACITY, rng, SCALE)
 
     def cost(self, batch: int) -> Images:
-        return Images(trained=(3 * batch + self.replay) * self.copies)
+        return Images(trained=(3 * batch + self.replay) * self.views_per_sample)
 
     def partners(self, stream: Samples) -> Samples:
         """A positive for each sample of the stream, then a negative for each."""
         held = torch.arange(self.memory + 1, device=self.where) < self.store.size
-        pool = torch.cat([stream.y, self.store.y])
+        pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
-        places, both = choose(stream.y, pool, there, self.generators["draws"])
+        places, both = choose(stream.y, pool, there, self.rng["draws"])  #           (2, b) (b)
         place, batch = places.flatten(), len(stream.y)
         in_stream = (place < batch).view(-1, *[1] * (stream.x.ndim - 1))
         x = torch.where(
@@ -161,33 +161,33 @@ class ERAML(Replay):
 
     def embedded(self, features: Tensor, samples: Samples) -> Samples:
         """Unit features in the place of the samples, their mirror images included."""
-        copies = self.views.copies
+        times = self.views_per_sample
         z = F.normalize(features.float())
-        return Samples(z, samples.y.repeat(copies), samples.weight.repeat(copies))
+        return Samples(z, samples.y.repeat(times), samples.weight.repeat(times))
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        partners = self.partners(stream)
-        anchors = stream._replace(weight=partners.weight[: len(y)])
-        replay = self.store.draw(self.replay, fallback=stream)
+        stream = self.as_samples(x, y)  # X^new                                       (b)
+        partners = self.partners(stream)  # S: a positive each, then a negative each  (2 b)
+        anchors = stream._replace(weight=partners.weight[: len(y)])  # those that have both
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
 
         views = self.views(torch.cat([x, partners.x, replay.x]))
-        pieces = self._cut(views, (len(y), 2 * len(y), self.replay))
+        pieces = self.views.cut(views, (len(y), 2 * len(y), self.replay))
         of_stream, of_partners, of_replay = (self.model.features(piece) for piece in pieces)
-        first = self.output(self.model.on(self.model.head, of_stream), stream)
-        again = self.output(self.model.on(self.model.head, of_replay), replay)
+        stream_out = self.output(self.model.on(self.model.head, of_stream), stream)  # (b, C)
+        replay_out = self.output(self.model.on(self.model.head, of_replay), replay)  # (r, C)
 
-        plain = (self.store.size == 0) | ~self.old.any()
+        plain = (self.store.size == 0) | ~self.old.any()  # the first task, or an empty memory
         metric = contrast(
             self.embedded(of_stream, anchors),
             self.embedded(of_partners, partners),
             self.temperature,
         )
-        incoming = torch.where(plain, cross_entropy(*first, among=self.seen), metric)
-        replayed = cross_entropy(*again, among=self.seen)
-        loss = incoming + replayed
+        stream_loss = torch.where(plain, cross_entropy(stream_out, among=self.seen), metric)
+        replay_loss = cross_entropy(replay_out, among=self.seen)
+        loss = stream_loss + replay_loss
 
-        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
-        terms = {"stream": incoming.detach(), "replay": replayed.detach()}
-        first = first._replace(weight=first.weight * plain)  # otherwise trained by no softmax
-        return Step(loss.detach(), terms, (first.detach(), again.detach()))
+        self.keep(x, y)
+        self.descend(loss)
+        by_softmax = stream_out._replace(weight=stream_out.weight * plain)
+        return Step.of(loss, by_softmax, replay_out, stream=stream_loss, replay=replay_loss)

@@ -42,14 +42,14 @@ class Finetune(Learner):
     }
 
     def cost(self, batch: int) -> Images:
-        return Images(trained=batch * self.copies)
+        return Images(trained=batch * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        new = self.forward(stream)
-        loss = cross_entropy(*new, among=self.seen)
+        stream = self.as_samples(x, y)  # X^new           (b)
+        (stream_out,) = self.forward(stream)  # logits    (b, C)
+        loss = cross_entropy(stream_out, among=self.seen)
         self.descend(loss)
-        return Step(loss.detach(), {}, (new.detach(),))
+        return Step.of(loss, stream_out)
 
 
 @method(

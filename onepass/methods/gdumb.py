@@ -41,23 +41,23 @@ backward, for each state that is scored. Kept: raw sample and label.
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass import engine, optimise
-from onepass.learner import Learner
 from onepass.losses import mean
 from onepass.memory import Balanced
-from onepass.nets import Classifier, Head, backbone
+from onepass.nets import Head
+from onepass.optimise import MOMENTUM, Kind
 from onepass.parts import Images, Preset, Step
 from onepass.registry import method
+from onepass.replay import WithMemory
 from onepass.seeds import generator
+from onepass.trainer import Trainer
 
 LARGEST_GRADIENT = 10.0
 
@@ -101,31 +101,29 @@ def _span(side: Tensor, place: Tensor, length: int) -> Tensor:
 class Fit:
     """A network that begins anew and is trained on what a learner's memory holds."""
 
-    def __init__(self, learner: GDumb, shape: tuple[int, ...]) -> None:
-        where, initial = learner.where, generator(learner.seed, "initialisation of a fit")
-        self.learner = learner
-        self.draws = generator(learner.seed, "draws of a fit", where)
-        self.views = copy.copy(learner.views)
-        self.views.rng = self.draws
-        colour = len(shape) == 3 and shape[0] > 1
-        self.cutmix = learner.cutmix if colour else 0.0
-
-        body = backbone(learner.net, shape, initial)
-        features = learner.model.head.weight.shape[1]
-        head = Head(features, len(learner.classes), initial)
-        self.net = Classifier(body, head, learner.precision).to(where)
-        if where.type == "cuda" and len(shape) == 3:
-            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.trained = [one for one in self.net.parameters() if one.requires_grad]
-        self.rate = torch.zeros((), device=where)
-        self.optimizer = optimise.make(
-            learner.optimizer, self.trained, learner.lr, learner.weight_decay
+    def __init__(self, learner: GDumb) -> None:
+        self.learner, base = learner, learner.trainer
+        rng = generator(learner.seed, "draws of a fit", base.where)
+        self.trainer = Trainer(
+            learner,
+            base.shape,
+            base.dtype,
+            make_head=lambda features, rng: Head(features, len(learner.classes), rng),
+            capturable=learner.capturable,
+            rng={
+                "initialisation": generator(learner.seed, "initialisation of a fit"),
+                "draws": rng,
+                "augmentation": rng,
+            },
         )
-        for group in self.optimizer.param_groups:
+        self.trainer.add_rows(0, len(learner.classes))
+        self.rate = torch.zeros((), device=base.where)
+        for group in self.trainer.optimizer.param_groups:
             group["lr"] = self.rate  # on the device, where a captured step reads it
             if learner.optimizer == "sgd":
-                group["momentum"] = optimise.MOMENTUM
-        self.engine = engine.make(learner.engine, learner.capturable, where, [self.draws])
+                group["momentum"] = MOMENTUM
+        colour = len(base.shape) == 3 and base.shape[0] > 1
+        self.cutmix = learner.cutmix if colour else 0.0
 
     def run(self) -> Images:
         """All passes over the memory, and what they cost."""
@@ -134,36 +132,29 @@ class Fit:
         weights = torch.split((place < held).float(), batch)
         for epoch in range(self.learner.epochs):
             self.rate.fill_(learning_rate(epoch, self.learner.lr))
-            shuffled = torch.rand(held, generator=self.draws, device=place.device).argsort()
+            rng = self.trainer.rng["draws"]
+            shuffled = torch.rand(held, generator=rng, device=place.device).argsort()
             order = torch.split(shuffled[place % held], batch)
             for slots, weight in zip(order, weights, strict=True):
-                self.engine.run(self.step, slots, weight)
-        return Images(trained=len(place) * self.views.copies * self.learner.epochs)
+                self.trainer.run(self.step, slots, weight)
+        return Images(trained=len(place) * self.trainer.views.copies * self.learner.epochs)
 
     def step(self, slots: Tensor, weight: Tensor) -> Step:
         """One step on the samples in these slots."""
-        store, copies = self.learner.store, self.views.copies
-        y = store.y.index_select(0, slots).repeat(copies)
-        inputs = self.views(store.x.index_select(0, slots))
+        store, trainer = self.learner.store, self.trainer
+        times = trainer.views.copies
+        y = store.y.index_select(0, slots).repeat(times)  # (n)
+        views = trainer.views(store.x.index_select(0, slots))
         if self.cutmix:
-            inputs, partner, own = cutmix(inputs, self.cutmix, self.draws)
-            logits = self.net.train_forward(inputs)
+            views, partner, own = cutmix(views, self.cutmix, trainer.rng["draws"])
+            logits = trainer.model.train_forward(views)  # (n, C)
             of_partner = F.cross_entropy(logits, y.index_select(0, partner), reduction="none")
-            sample_cross_entropy = (
-                own * F.cross_entropy(logits, y, reduction="none") + (1 - own) * of_partner
-            )
+            each = own * F.cross_entropy(logits, y, reduction="none") + (1 - own) * of_partner
         else:
-            sample_cross_entropy = F.cross_entropy(
-                self.net.train_forward(inputs), y, reduction="none"
-            )
-        loss = mean(sample_cross_entropy, weight.repeat(copies))
-
-        for parameter in self.trained:
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
-        self.optimizer.step()
-        return Step(loss.detach(), {}, ())
+            each = F.cross_entropy(trainer.model.train_forward(views), y, reduction="none")
+        loss = mean(each, weight.repeat(times))
+        trainer.descend(loss, largest_gradient=LARGEST_GRADIENT)
+        return Step.of(loss)
 
 
 @method(
@@ -172,7 +163,7 @@ class Fit:
     year=2020,
 )
 @dataclass(kw_only=True, eq=False)
-class GDumb(Learner):
+class GDumb(WithMemory):
     """A balanced memory, and a network that is trained on it when scores are asked for.
 
     Parameters
@@ -193,18 +184,15 @@ class GDumb(Learner):
     True
     """
 
-    optimizer: optimise.Kind = "sgd"
+    optimizer: Kind = "sgd"
     lr: float = 0.05
     weight_decay: float = 1e-6
-    memory: int = 1000
     epochs: int = 256
     fit_batch: int = 16
     cutmix: float = 0.5
 
-    store: Balanced = field(init=False, repr=False)
-    fitted: Classifier = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
+    least_memory: ClassVar[int] = 1
+    quick: ClassVar[dict[str, Any]] = {"epochs": 16}
     trains_to_score: ClassVar[bool] = True
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -229,29 +217,26 @@ class GDumb(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 1, "at least 1")
         self.require("epochs", self.epochs >= 1, "at least 1")
         self.require("fit_batch", self.fit_batch >= 1, "at least 1")
         self.require("cutmix", 0 <= self.cutmix <= 1, "between 0 and 1")
         self.require("head", self.head == "trained", "trained, since the network begins anew")
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        rng = self.generators["draws"]
-        self.store = Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> Balanced:
+        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def cost(self, batch: int) -> Images:
         return Images(trained=0)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        self.store.add(x, y)
-        return Step(torch.zeros((), device=x.device), {}, ())
+        self.keep(x, y)
+        return Step.of(torch.zeros((), device=x.device))
 
-    def get_ready(self) -> None:
-        fit = Fit(self, tuple(self.store.x.shape[1:]))
+    def scorer(self) -> nn.Module:
+        """A network that was trained on the memory as it is."""
+        fit = Fit(self)
         with torch.enable_grad():
             self.spend("scores", fit.run())
-        self.fitted = fit.net.eval()
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.fitted(inputs)
-        return logits
+        return fit.trainer.evaluator

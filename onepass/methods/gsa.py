@@ -2,7 +2,7 @@
 reweighted by the measured imbalance of the gradients.
 
 Paper: Guo, Liu, Zhao, "Dealing with Cross-Task Class Discrimination in Online Continual Learning",
-CVPR 2023, eq. (14). With N the classes that are new since the last boundary, O the older ones,
+CVPR 2023, eq. (15). With N the classes that are new since the last boundary, O the older ones,
 X^new the stream batch, X^mix a batch of `mix` samples in which new and old classes have their
 shares, and X^buf its old part:
 
@@ -40,11 +40,11 @@ import torch
 from torch import Tensor
 
 from onepass.balance import Balance
-from onepass.learner import Learner
 from onepass.losses import cross_entropy, mean, sample_cross_entropy, sample_cross_entropy_against
-from onepass.memory import Pools, Reservoir, line, shares
-from onepass.parts import Images, Output, Part, Preset, Samples, Step
+from onepass.memory import MixedReservoir
+from onepass.parts import Images, Output, Preset, Step
 from onepass.registry import method
+from onepass.replay import WithMemory
 
 BALANCED_W = 2 / (1 + math.exp(-1))
 
@@ -59,19 +59,10 @@ def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
     return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
 
 
-class MixShares(Part):
-    """Which places of X^mix are for old and which for new classes. Worked out when classes arrive,
-    so that it takes no time in the step."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self.size = size
-        self.places = line(0, 0, size, device)
-
-    def classes_are(self, seen: Tensor, new: Tensor) -> None:
-        n_new = share_of_new(self.size, new.sum(), seen.sum().clamp(min=1))
-        now = shares(self.size - n_new, n_new, self.size)
-        for held, value in zip(self.places, now, strict=True):
-            held.copy_(value)
+def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the places of X^mix are for old and for new classes."""
+    n_new = share_of_new(size, new, seen)
+    return size - n_new, n_new
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
@@ -90,11 +81,12 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
     return log_v.nan_to_num(nan=0, posinf=0, neginf=-torch.inf)
 
 
-def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:
-    """Per sample, -log e^{o_y} / (sum over the other side's classes + e^{o_y}): T3 before w."""
-    against_old, against_new = old.log(), new.log() + log_v
-    scales = torch.where(new[mixed.y].unsqueeze(1), against_old, against_new)
-    return sample_cross_entropy_against(mixed.logits, mixed.y, scales)
+def against_the_other_side(out: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor:
+    """Of each sample, -log e^{o_y} / (e^{o_y} + sum over the other side's classes): a new class
+    competes with the old ones, an old class with the new ones, scaled by v. Eq. (12) before w."""
+    for_new, for_old = old.log(), new.log() + log_v  # logarithms of a mask, and of a mask times v
+    log_scale = torch.where(new[out.y].unsqueeze(1), for_new, for_old)  # (m, C)
+    return sample_cross_entropy_against(out, log_scale)
 
 
 @method(
@@ -104,7 +96,7 @@ def cross_task(mixed: Output, old: Tensor, new: Tensor, log_v: Tensor) -> Tensor
     boundaries="uses",
 )
 @dataclass(kw_only=True, eq=False)
-class GSA(Learner):
+class GSA(WithMemory):
     """GSA by the paper's equations.
 
     Parameters
@@ -133,7 +125,6 @@ class GSA(Learner):
     True
     """
 
-    memory: int = 1000
     mix: int = 64
     fill: int | None = None
     current: int = 0
@@ -142,11 +133,8 @@ class GSA(Learner):
     update: Literal["before", "after"] = "before"
     weights: Literal["adaptive", "none"] = "adaptive"
 
-    store: Reservoir = field(init=False, repr=False)
+    store: MixedReservoir = field(init=False, repr=False)
     balance: Balance = field(init=False, repr=False)
-    shares: MixShares = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store", "balance", "shares")
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
             {"head": "frozen", "mirror": True, "lr": 3e-4, "current": 22},
@@ -157,59 +145,54 @@ class GSA(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
         self.require("mix", self.mix >= 2, "at least 2")
         self.require("fill", self.fill is None or self.fill >= 1, "at least 1, or none")
         most = self.mix if self.fill is None else self.fill
         self.require("current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
+        super().build(shape, dtype)
         self.balance = Balance(len(self.seen), self.where)
-        self.shares = MixShares(self.mix, self.where)
+
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> MixedReservoir:
+        return MixedReservoir(
+            self.memory, shape, dtype, rng, size=self.mix, shares=shares, fill=self.fill
+        )
 
     def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + self.current + self.mix) * self.copies)
-
-    def batches(self, stream: Samples) -> tuple[Samples, Samples]:
-        """X^new and X^mix."""
-        fill = self.mix if self.fill is None else self.fill
-        lines = Pools(self.store, stream, (None, self.new), drawn=(self.mix, fill))
-        mixed = self.shares.places
-        if not self.current:
-            return stream, lines.take(mixed)
-        current = line(1, lines.in_stream[1], self.current, self.where)
-        replayed, batch = lines.take(current.then(mixed)).cut(self.current, self.mix)
-        return stream.then(replayed), batch
+        return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        new, old = self.new, self.old
-        batches = self.batches(stream)
-        sizes = [len(batch.y) for batch in batches]
-        pieces = None if self.forwards == "joint" else sizes
-        output = self.forward(batches[0].then(batches[1]), pieces)
-        first, mixed = self.cut(output, *sizes)
-        measured = (mixed,) if self.statistics == "mix" else (first, mixed)
+        new, old = self.new, self.old  # N and O                                       (C) (C)
+        stream = self.as_samples(x, y)  # X^new                                        (b)
+        current, mix = self.store.mixed(stream, self.current)  # X^mix             (current) (m)
+        forward = self.forward if self.forwards == "joint" else self.forward_apart
+        stream_out, mix_out = forward(stream.then(current), mix)  # logits      (b, C) (m, C)
+
+        measured = (mix_out,) if self.statistics == "mix" else (stream_out, mix_out)
         if self.update == "before":
-            self.balance.update(measured, self.seen)
-        w, log_v = self.rates()
+            self.balance.update(measured, self.seen)  # sums behind eq. (5) and (6)
+        w, log_v = self.rates()  # eq. (13)                                            (C) (C)
+        w = w[mix_out.y]  # of each sample's class                                     (m)
 
-        w = w[mixed.y]
-        t1 = cross_entropy(first.logits, first.y, first.weight * new[first.y], among=new)
-        within = sample_cross_entropy(mixed.logits, mixed.y, among=old)
-        t2 = mean(w * within, mixed.weight * old[mixed.y])
-        t3 = mean(w * cross_task(mixed, old, new, log_v), mixed.weight)
-        loss = t1 + t2 + t3
+        of_new = stream_out._replace(weight=stream_out.weight * new[stream_out.y])
+        t1 = cross_entropy(of_new, among=new)  # eq. (15), first term
+        within = sample_cross_entropy(mix_out, among=old)
+        t2 = mean(w * within, mix_out.weight * old[mix_out.y])  # eq. (14), over X^buf
+        across = against_the_other_side(mix_out, old, new, log_v)
+        t3 = mean(w * across, mix_out.weight)  # eq. (12)
+        loss = t1 + t2 + t3  # eq. (15)
 
-        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
+        self.keep(x, y)
+        self.descend(loss)
         if self.update == "after":
             self.balance.update(measured, self.seen)
-        terms = {"T1": t1.detach(), "T2": t2.detach(), "T3": t3.detach()}
-        return Step(loss.detach(), terms, (first.detach(), mixed.detach()))
+        return Step.of(loss, stream_out, mix_out, T1=t1, T2=t2, T3=t3)
 
     def rates(self) -> tuple[Tensor, Tensor]:
-        """w and log v for every row of the head."""
+        """w and log v, eq. (13), for every row of the head."""
         if self.weights == "none":
             one = torch.ones(len(self.seen), device=self.where)
             return one, torch.zeros_like(one)

@@ -24,17 +24,17 @@ Cost: 2 (batch + cur + mix) images, forward and backward. Kept: raw sample and l
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from onepass.balance import Balance
-from onepass.learner import Learner
 from onepass.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.memory import Pools, Reservoir, line, shares
+from onepass.memory import MixedReservoir
 from onepass.parts import Images, Step
 from onepass.registry import method
+from onepass.replay import WithMemory
 
 
 def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
@@ -48,6 +48,12 @@ def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
     return torch.where((positive == 0) & (negative == 0), 1.0, w)
 
 
+def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the places of X^mix are for old and for new classes: both rounded down, so that
+    one place may stay empty."""
+    return size * (seen - new) // seen, size * new // seen
+
+
 @method(
     "gsa-released",
     paper="Guo et al., the published script of the CVPR paper",
@@ -55,7 +61,7 @@ def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
     boundaries="uses",
 )
 @dataclass(kw_only=True, eq=False)
-class GSAReleased(Learner):
+class GSAReleased(WithMemory):
     """GSA by the published script.
 
     Parameters
@@ -76,54 +82,53 @@ class GSAReleased(Learner):
 
     head: Literal["trained", "frozen"] = "frozen"
     mirror: bool = True
-    memory: int = 1000
     mix: int = 64
     current: int = 22
     warm_up: int = 5
 
-    store: Reservoir = field(init=False, repr=False)
+    store: MixedReservoir = field(init=False, repr=False)
     balance: Balance = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store", "balance")
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
         self.require("mix", self.mix >= 2, "at least 2")
         self.require("current", self.current >= 1, "at least 1")
         self.require("warm_up", self.warm_up >= 0, "zero or more")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = Reservoir(self.memory, shape, dtype, self.generators["draws"])
+        super().build(shape, dtype)
         self.balance = Balance(len(self.seen), self.where)
 
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> MixedReservoir:
+        return MixedReservoir(
+            self.memory, shape, dtype, rng, size=self.mix, shares=shares, fill=self.current
+        )
+
     def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + self.current + self.mix) * self.copies)
+        return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        new, old = self.new, self.old
-        lines = Pools(self.store, stream, (None, new), drawn=(self.mix, self.current))
-        n_old = self.mix * old.sum() // self.seen.sum()
-        n_new = self.mix * new.sum() // self.seen.sum()
+        stream = self.as_samples(x, y)  # X^new                                       (b)
         size = len(y) + self.current
-        places = line(1, 0, size, self.where).then(shares(n_old, n_new, self.mix))
-        current, batch = lines.take(places).cut(size, self.mix)
-        batch = batch._replace(weight=batch.weight * (self.store.size > 0))
+        current, mix = self.store.mixed(stream, size, from_stream=True)  # [X^new; cur], X^mix
+        mix = mix._replace(weight=mix.weight * (self.store.size > 0))  # none of it while empty
 
         twice = self.views.augmented(self.views(current.x))
-        first = self.output(self.model.train_forward(twice), current)
-        mixed = self.forward(batch)
-        in_task = cross_entropy(*first, among=new)
-        self.balance.update((mixed,), self.seen)
-        each = sample_cross_entropy(mixed.logits, mixed.y, among=self.seen)
-        replayed = mean(self.weight()[mixed.y] * each, mixed.weight)
-        loss = 2 * replayed + in_task
+        stream_out = self.output(self.model.train_forward(twice), current, lambda: twice)
+        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        stream_loss = cross_entropy(stream_out, among=self.new)
+        self.balance.update((mix_out,), self.seen)
+        each = sample_cross_entropy(mix_out, among=self.seen)
+        mix_loss = mean(self.weight()[mix_out.y] * each, mix_out.weight)
+        loss = 2 * mix_loss + stream_loss
 
-        self.descend(loss, meanwhile=lambda: self.store.add(x, y))
-        terms = {"mix": replayed.detach(), "new": in_task.detach()}
-        return Step(loss.detach(), terms, (first.detach(), mixed.detach()))
+        self.keep(x, y)
+        self.descend(loss)
+        return Step.of(loss, stream_out, mix_out, mix=mix_loss, stream=stream_loss)
 
     def weight(self) -> Tensor:
+        """w of every row of the head, 1 while a task warms up, (C)."""
         w = released_weight(self.balance.positive, self.balance.negative).float()
         return torch.where(self.balance.updates > self.warm_up, w, 1.0)

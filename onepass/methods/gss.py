@@ -39,12 +39,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.learner import Learner
-from onepass.losses import cross_entropy, fractions, sample_cross_entropy
+from onepass.losses import cross_entropy
 from onepass.memory import Filling
-from onepass.nets import Gradients, batch_gradients, evaluating
-from onepass.parts import Images, Preset, Samples, Step
+from onepass.nets import Gradients, batch_gradients
+from onepass.parts import Images, Output, Preset, Samples, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny
@@ -123,7 +123,7 @@ class Scored(Filling):
     year=2019,
 )
 @dataclass(kw_only=True, eq=False)
-class GSS(Learner):
+class GSS(Replay):
     """Greedy gradient-based sample selection.
 
     Parameters
@@ -143,14 +143,11 @@ class GSS(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     subsets: int = 10
     subset_size: int = 10
 
     store: Scored = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y", "score")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
+    least_memory: ClassVar[int] = 1
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "sgd", "lr": 0.01, "weight_decay": 0.0, "replay": 10, "augment": "none"},
@@ -161,32 +158,30 @@ class GSS(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 1, "at least 1")
-        self.require("replay", self.replay >= 1, "at least 1")
         self.require("subsets", self.subsets >= 1, "at least 1")
         self.require("subset_size", self.subset_size >= 1, "at least 1")
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        fields = {"score": torch.zeros(())}
-        self.store = Scored(self.memory, shape, dtype, self.generators["draws"], fields)
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> Scored:
+        return Scored(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
 
     def cost(self, batch: int) -> Images:
-        trained = (batch + self.replay) * self.copies
-        return Images(trained + self.subsets * self.subset_size + batch)
+        return super().cost(batch) + Images(self.subsets * self.subset_size + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        replay = self.store.draw(self.replay, fallback=stream)
-        output = self.forward(stream.then(replay))
-        share = torch.cat([fractions(stream.weight), fractions(replay.weight)])
-        each = sample_cross_entropy(output.logits, output.y, among=self.seen)
-        loss = torch.dot(share, self.per_sample(each))
+        stream = self.as_samples(x, y)  # X^new                                   (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
+        stream_out, replay_out = self.forward(stream, replay)  # logits    (b, C) (r, C)
+        stream_loss = cross_entropy(stream_out, among=self.seen)
+        replay_loss = cross_entropy(replay_out, among=self.seen)
+        loss = stream_loss + replay_loss
         self.descend(loss)
 
-        score, diverse = self.scores_of(stream)
-        self.store.exchange(x, y, score, diverse)
-        self.store.add(x, y, score=score)
-        return Step(loss.detach(), {}, (output.detach(),))
+        score, diverse = self.scores_of(stream)  # c_i, and whether c < 0         (b) ()
+        self.store.exchange(x, y, score, diverse)  # in a full memory
+        self.store.add(x, y, score=score)  # in one with room
+        return Step.of(loss, stream_out, replay_out)
 
     def scores_of(self, stream: Samples) -> tuple[Tensor, Tensor]:
         """c_i of each sample, and whether c < 0: the batch as a whole points away from what the
@@ -206,7 +201,6 @@ class GSS(Learner):
         x, y, weight = (part.view(batches, -1, *part.shape[1:]) for part in samples)
 
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-            return cross_entropy(logits, y, weight, among=self.seen)
+            return cross_entropy(Output(logits, y, weight), among=self.seen)
 
-        with evaluating(self.model):
-            return batch_gradients(self.model, loss, self.views.normalise(x), y, weight)
+        return batch_gradients(self.evaluator, loss, self.views.normalise(x), y, weight)

@@ -43,8 +43,8 @@ import torch
 from torch import Tensor
 
 from onepass.losses import cross_entropy, sample_cross_entropy
-from onepass.nets import after_step, logits_with
-from onepass.parts import Images, Preset, Samples, Step
+from onepass.nets import after_step, combined, logits_with
+from onepass.parts import Images, Output, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -109,32 +109,32 @@ class MIR(Replay):
         self.require("candidates", enough, f"at least {self.replay} (replay)")
 
     def cost(self, batch: int) -> Images:
-        trained = (batch + self.replay) * self.copies
+        trained = (batch + self.replay) * self.views_per_sample
         return Images(trained, scored=2 * self.candidates)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        new = self.forward(stream)
-        of_stream = cross_entropy(*new, among=self.seen)
-        g = self.gradients(of_stream)
+        stream = self.as_samples(x, y)  # X^new                                   (b)
+        (stream_out,) = self.forward(stream)  # logits                            (b, C)
+        stream_loss = cross_entropy(stream_out, among=self.seen)
+        g = self.gradients(stream_loss)
 
-        candidates = self.store.draw(self.candidates, fallback=stream)
-        harmed = highest(self.interference(candidates, g), candidates, self.replay)
-        replayed = self.forward(harmed)
-        of_replay = cross_entropy(*replayed, among=self.seen)
+        candidates = self.store.draw(self.candidates, fallback=stream)  #         (c)
+        harm = self.interference(candidates, g)  # s                              (c)
+        replay = highest(harm, candidates, self.replay)  # X^buf                  (m)
+        (replay_out,) = self.forward(replay)  # logits                            (m, C)
+        replay_loss = cross_entropy(replay_out, among=self.seen)
 
-        self.apply(torch._foreach_add(g, self.gradients(of_replay)))
-        self.store.add(x, y)
-        terms = {"stream": of_stream.detach(), "replay": of_replay.detach()}
-        loss = terms["stream"] + terms["replay"]
-        return Step(loss, terms, (new.detach(), replayed.detach()))
+        self.keep(x, y)
+        self.descend_along(combined(g, self.gradients(replay_loss)))
+        loss = stream_loss + replay_loss
+        return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 
     def interference(self, samples: Samples, gradients: Sequence[Tensor]) -> Tensor:
         """s(x): by how much one step along these gradients would raise each sample's loss."""
-        inputs = self.views.normalise(samples.x)
-        virtual = after_step(self.model, gradients, self.lr)
+        inputs = self.views.normalise(samples.x)  # as they are stored, not augmented
+        virtual = after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
-            sample_cross_entropy(logits_with(self.model, theta, inputs), samples.y, among=self.seen)
+            Output(logits_with(self.evaluator, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)
         )
-        return after - before
+        return sample_cross_entropy(after, self.seen) - sample_cross_entropy(before, self.seen)

@@ -38,17 +38,16 @@ forward at each task's end. Kept: raw sample and label, for the memory and for t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from onepass.learner import Learner
 from onepass.losses import cross_entropy, one_hot
-from onepass.memory import Filling, Reservoir
-from onepass.nets import evaluating
-from onepass.parts import Images, Part, Preset, Step
+from onepass.memory import OfTask, Rebuilt
+from onepass.parts import Images, Preset, Step
 from onepass.registry import method
+from onepass.replay import Replay
 
 COPIES = 12
 SCORED_AT_ONCE = 512
@@ -72,27 +71,6 @@ def diverse(y: Tensor, uncertainty: Tensor, quota: int) -> Tensor:
     return (rank % stride == 0) & (rank // stride < quota)
 
 
-class OfTask(Reservoir):
-    """A reservoir of the running task: it starts anew at every boundary. All rows are saved, so
-    that a state has the same size at any time."""
-
-    def new_task(self) -> None:
-        self.size.zero_()
-        self.seen.zero_()
-
-    def state_dict(self) -> dict[str, Any]:
-        rows = {"x": self.x[: self.capacity].clone(), "y": self.y[: self.capacity].clone()}
-        return {**Part.state_dict(self), **rows}
-
-
-class Rebuilt(Filling):
-    """A memory that is exchanged as a whole."""
-
-    def replace(self, x: Tensor, y: Tensor) -> None:
-        self.size.zero_()
-        self.add(x, y)
-
-
 @method(
     "rainbow-rt",
     paper="Bang et al., Rainbow Memory: Continual Learning with a Memory of Diverse Samples",
@@ -100,7 +78,7 @@ class Rebuilt(Filling):
     boundaries="uses",
 )
 @dataclass(kw_only=True, eq=False)
-class RainbowRT(Learner):
+class RainbowRT(Replay):
     """Rainbow Memory without retraining.
 
     Parameters
@@ -120,14 +98,10 @@ class RainbowRT(Learner):
     True
     """
 
-    memory: int = 1000
-    replay: int = 64
     candidates: int | None = None
 
     store: Rebuilt = field(init=False, repr=False)
     running: OfTask = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y") * 2
-    parts: ClassVar[tuple[str, ...]] = ("store", "running")
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "nesterov", "lr": 0.05, "weight_decay": 1e-4, "replay": 10},
@@ -138,34 +112,35 @@ class RainbowRT(Learner):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 0, "zero or more")
-        self.require("replay", self.replay >= 1, "at least 1")
         some = self.candidates is None or self.candidates >= 1
         self.require("candidates", some, "at least 1, or none")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        rng = self.generators["draws"]
+        super().build(shape, dtype)
         candidates = self.memory if self.candidates is None else self.candidates
-        self.store = Rebuilt(self.memory, shape, dtype, rng)
-        self.running = OfTask(candidates, shape, dtype, rng)
+        self.running = OfTask(candidates, shape, dtype, self.rng["draws"])
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + self.replay) * self.copies)
+    def make_store(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
+    ) -> Rebuilt:
+        return Rebuilt(self.memory, shape, dtype, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        both = stream.then(self.store.draw(self.replay, fallback=stream))
-        output = self.forward(both)
-        loss = cross_entropy(output.logits, output.y, output.weight, among=self.seen)
-        self.descend(loss, meanwhile=lambda: self.running.add(x, y))
-        return Step(loss.detach(), {}, (output.detach(),))
+        stream = self.as_samples(x, y)  # X^new                                   (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
+        (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
+        loss = cross_entropy(both_out, among=self.seen)  # one mean over both
+
+        self.keep(x, y, self.running)
+        self.descend(loss)
+        return Step.of(loss, both_out)
 
     def on_task_end(self) -> None:
         """Rebuilds the memory."""
         kept, came = int(self.store.size), int(self.running.size)
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
-        lots = torch.rand(2, len(y), generator=self.generators["draws"], device=self.where)
+        lots = torch.rand(2, len(y), generator=self.rng["draws"], device=self.where)
         quota = self.memory // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
         keep = lots[1].masked_fill(chosen, -1).argsort(stable=True)[: self.memory]
@@ -175,16 +150,15 @@ class RainbowRT(Learner):
     def uncertainty(self, x: Tensor) -> Tensor:
         """u of each sample: the share of its copies that are not taken for the class that most of
         them are taken for."""
-        with evaluating(self.model):
-            votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
+        votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
         self.spend("task ends", Images(trained=0, scored=COPIES * len(x)))
         return 1 - votes.amax(dim=1) / COPIES
 
     def votes(self, x: Tensor) -> Tensor:
         """S, (samples, rows): how many copies of each sample are taken for each class."""
-        inputs = self.views.normalise(x)
+        inputs, evaluator = self.views.normalise(x), self.evaluator
         votes = torch.zeros(len(x), len(self.seen), dtype=torch.int64, device=self.where)
         for _ in range(COPIES):
-            logits = self.model(self.views.augmented(inputs)).masked_fill(~self.seen, -torch.inf)
+            logits = evaluator(self.views.augmented(inputs)).masked_fill(~self.seen, -torch.inf)
             votes += one_hot(logits.argmax(dim=1), len(self.seen))
         return votes

@@ -44,17 +44,15 @@ scores one forward of the memory. Kept: raw sample and label.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.learner import PREDICTION_BATCH
 from onepass.losses import supervised_contrastive
-from onepass.memory import Reservoir
-from onepass.nets import NearestMean, build, evaluating
+from onepass.nets import ByFeatures, NearestMean, build
 from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
@@ -98,10 +96,7 @@ class SCR(Replay):
     first_view: Literal["plain", "augmented"] = "plain"
     review: bool = True
 
-    store: Reservoir = field(init=False, repr=False)
-    nearest: NearestMean = field(init=False, repr=False)
-    keeps: ClassVar[tuple[str, ...]] = ("x", "y")
-    parts: ClassVar[tuple[str, ...]] = ("store",)
+    least_memory: ClassVar[int] = 1
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -124,38 +119,39 @@ class SCR(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("memory", self.memory >= 1, "at least 1")
         self.require("temperature", self.temperature > 0, "positive")
 
-    def modules(self, features: int) -> dict[str, nn.Module]:
+    def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         def projection() -> nn.Module:
             hidden = nn.Linear(features, features)
             return nn.Sequential(hidden, nn.ReLU(), nn.Linear(features, PROJECTED))
 
-        return {"projection": build(projection, self.generators["initialisation"])}
+        return {"projection": build(projection, rng)}
 
     def cost(self, batch: int) -> Images:
-        return Images(trained=VIEWS * (batch + self.replay) * self.copies)
+        return Images(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.stream(x, y)
-        if not self.steps:  # the memory is empty; no graph is captured before the second step
-            loss = torch.zeros((), device=self.where)
-        else:
-            loss = self.contrast(stream.then(self.store.draw(self.replay, fallback=stream)))
+        stream = self.as_samples(x, y)  # (b)
+        loss = torch.zeros((), device=self.where)
+        if self.steps:  # before, the memory is empty; no graph is captured before the second step
+            replay = self.store.draw(self.replay, fallback=stream)  # (r)
+            loss = self.contrast(stream.then(replay))
+        self.keep(x, y)
+        if self.steps:
             self.descend(loss)
-        self.store.add(x, y)
-        return Step(loss.detach(), {}, ())
+        return Step.of(loss)
 
     def contrast(self, samples: Samples) -> Tensor:
         """L over two views of each sample."""
-        plain = self.views.plain(samples.x)
+        plain = self.views.plain(samples.x)  # X, n = b + r samples
         first = plain if self.first_view == "plain" else self.views.augmented(plain)
         second = self.views.augmented(plain)
         model = self.model
         projection = model.get_submodule("projection")
         z = torch.cat([model.on(projection, model.features(view)) for view in (first, second)])
-        y, weight = (part.repeat(VIEWS * self.copies) for part in (samples.y, samples.weight))
+        views = VIEWS * self.views_per_sample  # of each sample, so that z is (views n, 128)
+        y, weight = (part.repeat(views) for part in (samples.y, samples.weight))
         return supervised_contrastive(F.normalize(z), y, weight, self.temperature)
 
     def on_task_end(self) -> None:
@@ -163,23 +159,18 @@ class SCR(Replay):
         if not self.review:
             return
         held = int(self.store.size)
-        order = torch.randperm(held, generator=self.generators["draws"], device=self.where)
+        order = torch.randperm(held, generator=self.rng["draws"], device=self.where)
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.where)
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.spend("task ends", Images(trained=VIEWS * held * self.copies))
+        self.spend("task ends", Images(trained=VIEWS * held * self.views_per_sample))
 
-    def get_ready(self) -> None:
-        """The class means of the memory as it is."""
+    def scorer(self) -> nn.Module:
+        """The nearest of the class means of the memory as it is."""
         held = int(self.store.size)
-        with torch.no_grad(), evaluating(self.model):
-            pieces = torch.split(self.store.x[:held], PREDICTION_BATCH[self.where.type])
-            features = [self.model.features(self.views.normalise(x)).float() for x in pieces]
+        features = self.features_of(self.store.x[:held])  # u before it is normalised
         weight = torch.ones(held, device=self.where)
-        classes = self.model.head.capacity
-        self.nearest = NearestMean(torch.cat(features), self.store.y[:held], weight, classes)
+        means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
         self.spend("scores", Images(trained=0, scored=held))
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        return self.nearest.scores(self.model.features(inputs).float())
+        return ByFeatures(self.evaluator, means)

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from onepass.errors import InputError, UnknownNameError
-from onepass.nets.classifier import Classifier, Precision, evaluating
+from onepass.nets.aside import Aside
+from onepass.nets.classifier import Classifier, Precision
 from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
+from onepass.nets.lower import lowered
 from onepass.nets.mlp import MLP
-from onepass.nets.nearest_mean import NearestMean
+from onepass.nets.nearest_mean import ByFeatures, NearestMean
 from onepass.nets.norm import compile_kernels
-from onepass.nets.parallel import at_once
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.resnet import ResNet18
-from onepass.nets.virtual import after_step, logits_with, of_free_rows
+from onepass.nets.twin import evaluating, refresh
+from onepass.nets.virtual import after_step, combined, logits_with, of_free_rows
 
 NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "mlp": lambda shape: MLP(torch.Size(shape).numel()),
@@ -45,8 +47,7 @@ def backbone(net: str | nn.Module, shape: tuple[int, ...], rng: torch.Generator)
 @torch.no_grad()
 def feature_count(body: nn.Module, x: Tensor) -> int:
     """How many features the backbone gives, by asking it; its statistics stay as they are."""
-    with evaluating(body):
-        features = body(x)
+    features = evaluating(body)(x)
     if not isinstance(features, Tensor):
         raise InputError(f"the net must give a tensor, but it gave a {type(features).__name__}")
     if features.ndim != 2 or len(features) != len(x):
@@ -60,6 +61,8 @@ def feature_count(body: nn.Module, x: Tensor) -> int:
 __all__ = [
     "MLP",
     "NETS",
+    "Aside",
+    "ByFeatures",
     "Classifier",
     "CosineHead",
     "Gradients",
@@ -68,13 +71,15 @@ __all__ = [
     "Precision",
     "ResNet18",
     "after_step",
-    "at_once",
     "backbone",
     "batch_gradients",
     "build",
+    "combined",
     "compile_kernels",
     "evaluating",
     "feature_count",
     "logits_with",
+    "lowered",
     "of_free_rows",
+    "refresh",
 ]

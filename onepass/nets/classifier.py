@@ -1,9 +1,8 @@
-"""Backbone and head together, and the mode in which they predict."""
+"""Backbone and head together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -47,24 +46,15 @@ class Classifier(nn.Module):
     def _arithmetic(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
-    def train_forward(self, x: Tensor, view: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """What calling it on x, or on a view of x, gives; but all weights are cast by one kernel,
-        beside the making of the view."""
-        view = view or (lambda x: x)
+    def train_forward(self, x: Tensor) -> Tensor:
+        """What calling it on x gives; but all weights are cast by one kernel."""
+        return self.view_forward(x, lambda x: x)[1]
+
+    def view_forward(self, x: Tensor, view: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """A view of x, and what calling it on that gives; weights are cast beside the making of
+        the view."""
         if self.precision == "fp32":
-            logits: Tensor = self(view(x))
-            return logits
+            inputs = view(x)
+            return inputs, self(inputs)
         weights, inputs = at_once(x, lambda _: lowered(self), view)
-        return functional_call(self, weights, inputs)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards each module's own mode again: some may be frozen for good."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+        return inputs, functional_call(self, weights, inputs)

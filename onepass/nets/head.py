@@ -35,7 +35,7 @@ class Head(nn.Module):
         return len(self.bias)
 
     @property
-    def trained(self) -> list[nn.Parameter]:
+    def trainable(self) -> list[nn.Parameter]:
         return [one for one in (self.weight, self.bias) if one.requires_grad]
 
     def forward(self, features: Tensor) -> Tensor:
@@ -44,12 +44,17 @@ class Head(nn.Module):
     def grow(self, capacity: int, rng: torch.Generator) -> None:
         """More spare rows; those that are there keep their values. Makes new parameters."""
         weight, bias = _birth(capacity - self.capacity, self.weight.shape[1], rng)
-        weight, bias = weight.to(self.weight.device), bias.to(self.weight.device)
+        self.extend(weight.to(self.weight.device), bias.to(self.weight.device))
+
+    def extend(self, weight: Tensor, bias: Tensor) -> None:
+        """These rows behind those that are there. Makes new parameters."""
         self.free = F.pad(self.free, (0, len(bias)))
         self.held_weight = torch.cat([self.held_weight, weight])
         self.held_bias = torch.cat([self.held_bias, bias])
-        self.weight = nn.Parameter(torch.cat([self.weight.detach(), weight]))
-        self.bias = nn.Parameter(torch.cat([self.bias.detach(), bias]), self.bias.requires_grad)
+        weight = torch.cat([self.weight.detach(), weight.to(self.weight.dtype)])
+        bias = torch.cat([self.bias.detach(), bias])
+        self.weight = nn.Parameter(weight, self.weight.requires_grad)
+        self.bias = nn.Parameter(bias, self.bias.requires_grad)
 
     @torch.no_grad()
     def remember(self) -> None:

@@ -1,4 +1,4 @@
-"""A gradient step that is looked at and not taken."""
+"""Sums of gradients, and a gradient step that is looked at and not taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from onepass.nets.classifier import Classifier, evaluating
+from onepass.nets.classifier import Classifier
+
+
+def combined(
+    first: Sequence[Tensor], second: Sequence[Tensor], factor: Tensor | None = None
+) -> list[Tensor]:
+    """first + factor second, of all parameters at once."""
+    scaled = list(second) if factor is None else torch._foreach_mul(list(second), factor)
+    return list(torch._foreach_add(list(first), scaled))
 
 
 def of_free_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -32,9 +40,9 @@ def after_step(model: Classifier, gradients: Sequence[Tensor], lr: float) -> dic
 
 @torch.no_grad()
 def logits_with(model: Classifier, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """The evaluating network's logits with these parameters in place of its own of those names."""
-    with evaluating(model):
-        logits: Tensor = functional_call(model, dict(parameters), (inputs,))
+    """Logits of a network in evaluation mode with these parameters in place of its own of those
+    names."""
+    logits: Tensor = functional_call(model, dict(parameters), (inputs,))
     return logits
 
 

@@ -1,0 +1,134 @@
+"""Copies of the network: one that stays as the network was, one that follows it slowly.
+
+They are parts: saved and resumed with the learner, grown with the head, captured with the step, and
+no optimiser moves them. Images that they are shown count in the cost of a step.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from onepass.nets import Classifier, lowered
+from onepass.optimise import pad_rows
+from onepass.parts import Part
+from onepass.trainer import Trainer
+
+
+class Copy(Part):
+    """A second network with the weights and BatchNorm statistics of the first, evaluating.
+
+    Calling it gives logits (n, C) of views, without a gradient.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.model: Classifier = copy.deepcopy(trainer.model).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def __call__(self, views: Tensor) -> Tensor:
+        logits: Tensor = self.model(views)
+        return logits
+
+    @torch.no_grad()
+    def features(self, views: Tensor) -> Tensor:
+        """(n, features), in the dtype of the network's arithmetic."""
+        return self.model.features(views)
+
+    @property
+    def bytes(self) -> int:
+        """Of its weights and statistics."""
+        return sum(one.numel() * one.element_size() for one in self.model.state_dict().values())
+
+    def grow(self, capacity: int) -> None:
+        """New rows are born with the values that they have in the network."""
+        head, rows = self.trainer.model.head, self.model.head.capacity
+        self.model.head.extend(head.weight[rows:].detach(), head.bias[rows:].detach())
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return {**super().state_dict(), "model": weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.model.load_state_dict(state["model"])
+
+
+class Previous(Copy):
+    """The network as it was when it was last taken, by default at each boundary.
+
+    Parameters
+    ----------
+    at_boundaries
+        Whether it is taken at the end of each task; if not, when the method calls `take`.
+
+    `known` is a mask (C) of the classes that it knew then; nobody, before it was first taken. Under
+    bf16 it is kept in bf16: its weights are cast when it is taken, not at each use.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("known",)
+
+    def __init__(self, trainer: Trainer, *, at_boundaries: bool = True) -> None:
+        super().__init__(trainer)
+        self.at_boundaries = at_boundaries
+        self.known = torch.zeros_like(trainer.seen)
+        if trainer.settings.precision == "bf16":
+            for parameter in self.model.parameters():
+                if parameter.ndim > 1:  # what autocast would cast
+                    parameter.data = parameter.data.bfloat16()
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """From now on it is the network as it is now; in place, as a captured step needs it."""
+        now = self.trainer.model.state_dict()
+        for name, kept in self.model.state_dict().items():
+            kept.copy_(now[name])
+        self.known.copy_(self.trainer.seen)
+
+    def new_task(self) -> None:
+        if self.at_boundaries:
+            self.take()
+
+    def grow(self, capacity: int) -> None:
+        super().grow(capacity)
+        self.known = pad_rows(self.known, capacity - len(self.known))
+
+
+class Average(Copy):
+    """An exponential average of the network over the optimiser's steps.
+
+        mean_t = mean_{t-1} + max(1 - decay, 1 / (t + 1)) (network_t - mean_{t-1})
+
+    so that it begins as the plain mean of the first networks and owes nothing to the initial one.
+    BatchNorm's statistics are averaged as weights are; whole numbers are those of the network.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("updates",)
+
+    def __init__(self, trainer: Trainer, decay: float) -> None:
+        super().__init__(trainer)
+        self.decay = decay
+        self.updates = torch.zeros((), device=trainer.where)
+
+    @torch.no_grad()
+    def __call__(self, views: Tensor) -> Tensor:
+        """Its weights move at each step, so under bf16 all are cast at each use, by one kernel."""
+        if self.model.precision == "fp32":
+            return super().__call__(views)
+        return functional_call(self.model, lowered(self.model), views)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        self.updates += 1
+        rate = (1 / (self.updates + 1)).clamp(min=1 - self.decay)
+        now, means = self.trainer.model.state_dict(), self.model.state_dict()
+        moving = [name for name, mean in means.items() if mean.is_floating_point()]
+        away = torch._foreach_sub([now[name] for name in moving], [means[name] for name in moving])
+        torch._foreach_mul_(away, rate)
+        torch._foreach_add_([means[name] for name in moving], away)
+        for name in means.keys() - set(moving):
+            means[name].copy_(now[name])

@@ -1,0 +1,122 @@
+"""Batches in which the old and the new classes have chosen shares: the X^mix of GSA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from onepass.memory.draw import nth_true
+from onepass.memory.reservoir import Reservoir
+from onepass.parts import Samples
+
+OLD, NEW = 0, 1
+Shares = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Places(NamedTuple):
+    """What is asked for: for each place of a batch the group (old or new), the rank within the
+    group's line, and whether the place counts."""
+
+    group: Tensor
+    rank: Tensor
+    counts: Tensor
+
+    def then(self, other: Places) -> Places:
+        return Places(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
+
+
+class Lines:
+    """Two lines of samples, one of old and one of new classes: those of the stream batch first, in
+    their order, then some from the memory."""
+
+    def __init__(self, store: Reservoir, stream: Samples, new: Tensor, drawn: tuple[int, int]):
+        # old classes are all others: that is cheaper than a mask of their own
+        slots, genuine = store.slots(max(drawn), (None, new))  # (2, most) each
+        for line, limit in zip(genuine, drawn, strict=True):
+            if limit < len(line):
+                line[limit:] = False
+        self.x = torch.cat([stream.x, store.x.index_select(0, slots.flatten())])
+        self.y = torch.cat([stream.y, store.y.index_select(0, slots.flatten())])
+        number = torch.arange(len(self.y), device=self.y.device)
+        of_stream, of_memory = number[: len(stream.y)], number[len(stream.y) :]
+        self._index = torch.cat(
+            [of_stream.expand(2, -1), of_memory.view_as(slots)], dim=1
+        ).flatten()
+        is_new = new.index_select(0, stream.y)
+        in_stream = torch.stack([~is_new, is_new])  # (2, b)
+        waiting = torch.cat([in_stream, genuine], dim=1)
+        self._counts = waiting.flatten().cumsum(0)
+        self.in_stream, self.length = in_stream.sum(dim=1), waiting.sum(dim=1)
+
+    def take(self, places: Places) -> Samples:
+        """The samples at these places; past the end of its line a group begins again at weight 0
+        (where its line is empty, both lines together)."""
+        some = self.length > 0
+        cycle = torch.where(some, self.length, self.length.sum())
+        before = (self.length.cumsum(0) - self.length) * some
+        facts = torch.stack([self.length, cycle, before]).index_select(1, places.group)
+        length, cycle, before = facts
+        pick = self._index.index_select(0, nth_true(self._counts, before + places.rank % cycle))
+        weight = (places.counts & (places.rank < length)).float()
+        return Samples(self.x.index_select(0, pick), self.y.index_select(0, pick), weight)
+
+
+class MixedReservoir(Reservoir):
+    """A reservoir that is drawn from together with the stream batch, in shares.
+
+    Parameters
+    ----------
+    size
+        The places of a mixed batch.
+    shares
+        A function of the size, the number of new classes and that of all classes seen: how many
+        places are for old, how many for new ones. Asked when classes arrive, not in each step.
+    fill
+        How many samples of new classes a mixed batch may take from the memory at most.
+    """
+
+    def __init__(
+        self, *arguments: Any, size: int, shares: Shares, fill: int | None = None, **named: Any
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self.size_of_mix, self.shares = size, shares
+        self.fill = size if fill is None else fill
+        self._places = line(OLD, 0, size, self.rng.device)
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        self._new = new
+        n_old, n_new = self.shares(self.size_of_mix, new.sum(), seen.sum().clamp(min=1))
+        now = first_of_each(n_old, n_new, self.size_of_mix)
+        for held, value in zip(self._places, now, strict=True):
+            held.copy_(value)  # in place, where a captured step reads it
+
+    def mixed(
+        self, stream: Samples, current: int = 0, *, from_stream: bool = False
+    ) -> tuple[Samples, Samples]:
+        """So many samples of the new classes from the memory, and X^mix. `from_stream`: the first
+        of the new ones are those of the stream batch."""
+        drawn = (self.size_of_mix, self.fill)
+        lines = Lines(self, stream, self._new, drawn)
+        if not current:
+            return stream.cut(0, len(stream.y))[0], lines.take(self._places)
+        first = 0 if from_stream else lines.in_stream[NEW]
+        wanted = line(NEW, first, current, self.rng.device).then(self._places)
+        some, mix = lines.take(wanted).cut(current, self.size_of_mix)
+        return some, mix
+
+
+def line(group: int, first: Tensor | int, size: int, device: torch.device) -> Places:
+    """`size` places for one group, from its rank `first` on."""
+    place = torch.arange(size, device=device)
+    everywhere = torch.ones_like(place)
+    return Places(group * everywhere, first + place, everywhere > 0)
+
+
+def first_of_each(n_old: Tensor, n_new: Tensor, size: int) -> Places:
+    """The first so many of the old line, then the first so many of the new, in `size` places."""
+    place = torch.arange(size, device=n_old.device)
+    group = (place >= n_old).long()
+    return Places(group, place - group * n_old, place < n_old + n_new)

@@ -1,0 +1,44 @@
+"""Work beside the rest of a captured step.
+
+Nothing in a step waits for the memory to take the batch in, so a captured step does it on a stream
+of its own while gradients are computed. An eager step waits for the host and not for the GPU: there
+it is done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from onepass.nets.parallel import capturing, stream_for
+
+
+class Aside:
+    """One piece of work after another, until they are waited for."""
+
+    def __init__(self) -> None:
+        self._used: list[Tensor] = []
+        self._ends: list[Callable[[], None]] = []
+
+    def start(self, work: Callable[[], None], *used: Tensor, ended: Callable[[], None]) -> None:
+        """Does the work, which reads the tensors `used`; `wait` calls `ended`."""
+        self._ends.append(ended)
+        if not capturing(used[0]):
+            work()
+            return
+        branch = stream_for("aside", used[0].device)
+        branch.wait_stream(torch.cuda.current_stream(used[0].device))
+        with torch.cuda.stream(branch):
+            work()
+        self._used += used  # their memory is not for others before the work is done
+
+    def wait(self) -> None:
+        """What comes next may use what the work has changed."""
+        if self._used:
+            device = self._used[0].device
+            torch.cuda.current_stream(device).wait_stream(stream_for("aside", device))
+        for ended in self._ends:
+            ended()
+        self._used, self._ends = [], []

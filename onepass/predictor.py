@@ -1,0 +1,48 @@
+"""Labels and scores from a network that is not touched by them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onepass import inputs
+from onepass.steps import PREDICTION_BATCH
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """What a learner knew at one moment: it predicts, and nothing about it changes.
+
+    `Learner.snapshot` gives one with a network of its own, which any number of threads may use
+    while the learner goes on.
+    """
+
+    classes: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    where: torch.device
+    normalise: Callable[[Tensor], Tensor]
+    scorer: nn.Module
+
+    @torch.no_grad()
+    def scores(self, x: Any) -> Tensor:
+        """Scores (n, classes), higher for a likelier class; columns as `classes`."""
+        samples = inputs.as_samples(x)
+        inputs.expect(samples, self.shape, self.dtype)
+        pieces = torch.split(samples, PREDICTION_BATCH[self.where.type])
+        scores = [self.scorer(self.normalise(piece.to(self.where))) for piece in pieces]
+        return torch.cat(scores)[:, : len(self.classes)]
+
+    def predict(self, x: Any) -> Tensor:
+        """The label of the highest score, (n)."""
+        best = self.scores(x).argmax(dim=1)
+        return torch.tensor(self.classes, device=self.where)[best]
+
+    def on_its_own(self) -> Predictor:
+        """With copies of all that it needs: what becomes of the learner no longer matters."""
+        return replace(self, scorer=copy.deepcopy(self.scorer).requires_grad_(False))

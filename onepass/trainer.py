@@ -1,0 +1,268 @@
+"""What trains: network, optimiser, engine, generators, and how they grow with the classes.
+
+A learner makes one trainer when it knows the shape of a sample; until then it is not prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from onepass import devices, engine, optimise
+from onepass.engine import StepFunction
+from onepass.nets import (
+    Aside,
+    Classifier,
+    Head,
+    Precision,
+    backbone,
+    compile_kernels,
+    evaluating,
+    feature_count,
+    refresh,
+)
+from onepass.parts import Part, Step
+from onepass.seeds import generator
+from onepass.settings import Configured
+from onepass.views import Augment, Views
+
+FIRST_CAPACITY = 16
+Generators = dict[str, torch.Generator]
+
+
+@dataclass(kw_only=True, eq=False)
+class Training(Configured):
+    """The settings that decide how a network is trained; `onepass.Learner` explains them."""
+
+    net: str | nn.Module = "auto"
+    head: Literal["trained", "frozen"] = "trained"
+    optimizer: optimise.Kind = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    augment: Augment = "crop-grey"
+    mirror: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    seed: int = 0
+    device: str = "auto"
+    engine: engine.Kind = "auto"
+    precision: Precision = "fp32"
+
+
+def linear_head(features: int, rng: torch.Generator) -> Head:
+    return Head(features, FIRST_CAPACITY, rng)
+
+
+def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
+    return {}
+
+
+class Trainer:
+    """A network of these settings for samples of this shape, and all that moves it.
+
+    Parameters
+    ----------
+    make_head, extra_modules
+        Make the head, and modules that train beside it, for so many features.
+    capturable
+        Whether the steps that it will run can be captured as a CUDA graph.
+    rng
+        Generators for `initialisation`, `draws` and `augmentation`; made from the seed if not
+        given.
+    """
+
+    def __init__(
+        self,
+        settings: Training,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        make_head: Callable[[int, torch.Generator], Head] = linear_head,
+        extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]] = no_modules,
+        capturable: bool = True,
+        rng: Generators | None = None,
+    ) -> None:
+        self.settings, self.shape, self.dtype = settings, shape, dtype
+        self.where = devices.resolve(settings.device)
+        self.rng = rng or self._generators(settings.seed)
+        self.views = Views(
+            shape,
+            mean=settings.mean,
+            std=settings.std,
+            augment=settings.augment,
+            mirror=settings.mirror,
+            rng=self.rng["augmentation"],
+        )
+        self.model = self._network(make_head, extra_modules)
+        self.optimizer = optimise.make(
+            settings.optimizer, self.model.parameters(), settings.lr, settings.weight_decay
+        )
+        generators = dict.fromkeys(self.rng.values())  # one may serve two purposes
+        self._engine = engine.make(settings.engine, capturable, self.where, generators)
+        self._twin = evaluating(self.model)
+        self.aside = Aside()
+        self.parts: dict[str, Part] = {}
+        # rows of the head (C): with a class, with one that is new since the boundary, the others
+        self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
+        self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
+
+    def _generators(self, seed: int) -> Generators:
+        return {
+            "initialisation": generator(seed, "initialisation"),
+            "draws": generator(seed, "draws", self.where),
+            "augmentation": generator(seed, "augmentation", self.where),
+        }
+
+    def _network(
+        self,
+        make_head: Callable[[int, torch.Generator], Head],
+        extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]],
+    ) -> Classifier:
+        settings, rng = self.settings, self.rng["initialisation"]
+        body = backbone(settings.net, self.shape, rng).to(self.where)
+        blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
+        features = feature_count(body, self.views.normalise(blank))
+        model = Classifier(body, make_head(features, rng).to(self.where), settings.precision)
+        for name, module in extra_modules(features, rng).items():
+            model.add_module(name, module.to(self.where))
+        if self.where.type == "cuda" and len(self.shape) == 3:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if settings.precision == "bf16":
+            compile_kernels(body)
+        return model
+
+    # ---- steps
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def evaluator(self) -> Classifier:
+        """The network as it is now, in evaluation mode; training does not notice who asks it."""
+        refresh(self._twin, self.model)
+        return self._twin
+
+    @property
+    def capture_seconds(self) -> float:
+        """How long capturing steps as graphs has taken so far."""
+        return self._engine.capture_seconds
+
+    def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+        """Executes a step, eagerly or as a graph."""
+
+        def whole(x: Tensor, y: Tensor) -> Step:
+            done = step(x, y)
+            self.aside.wait()
+            return done
+
+        return self._engine.run(whole, x, y)
+
+    def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
+        """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""
+        for parameter in self.trainable:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        if largest_gradient is not None:
+            nn.utils.clip_grad_norm_(self.trainable, largest_gradient)
+        self._update()
+
+    def descend_along(self, gradients: Sequence[Tensor]) -> None:
+        """One optimiser step along these gradients. Fused optimisers read memory in order, so a
+        gradient must lie there as its parameter does."""
+        for parameter, gradient in zip(self.trainable, gradients, strict=True):
+            alike = gradient.stride() == parameter.stride()
+            parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
+        self._update()
+
+    def _update(self) -> None:
+        self.optimizer.step()
+        self.model.head.restore()  # rows that are spare or frozen stay where they are
+        for part in self.parts.values():
+            part.follow()
+        self.aside.wait()
+
+    # ---- classes
+
+    def add_rows(self, first: int, end: int, *, train: bool = True) -> None:
+        """Rows from `first` up to `end` have a class from now on; they train, or stay at birth."""
+        while end > self.model.head.capacity:
+            self._grow(2 * self.model.head.capacity)
+        born = slice(first, end)
+        self.seen[born] = True
+        self.new[born] = True
+        head = self.model.head
+        head.free[born] = train
+        for parameter in head.trainable:
+            optimise.forget_rows(self.optimizer, parameter, born)
+        self.classes_changed()
+
+    def new_task(self) -> None:
+        """What was new is old from here on; a frozen head stays as it is now."""
+        self.new.zero_()
+        if self.settings.head == "frozen":
+            self.model.head.hold()
+        for part in self.parts.values():
+            part.new_task()
+        self.classes_changed()
+
+    def classes_changed(self) -> None:
+        torch.logical_and(self.seen, ~self.new, out=self.old)
+        for part in self.parts.values():
+            part.classes_are(self.seen, self.new)
+
+    def _grow(self, capacity: int) -> None:
+        head = self.model.head
+        before, extra = head.trainable, capacity - head.capacity
+        head.grow(capacity, self.rng["initialisation"])
+        for old, new in zip(before, head.trainable, strict=True):
+            optimise.replace(self.optimizer, old, new)
+        self._twin = evaluating(self.model)
+        self._engine.reset()
+        self.seen = optimise.pad_rows(self.seen, extra)
+        self.new = optimise.pad_rows(self.new, extra)
+        self.old = optimise.pad_rows(self.old, extra)
+        for part in self.parts.values():
+            part.grow(capacity)
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        return {
+            "new": self.new.cpu().clone(),
+            "shape": list(self.shape),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            "optimizer": optimise.state_of(self.optimizer, self.trainable),
+            "parts": {name: part for name, part in parts.items() if part},
+            "generators": {
+                name: {"device": rng.device.type, "state": rng.get_state()}
+                for name, rng in self.rng.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any], *, classes: int, task: int) -> None:
+        """Goes on where another trainer of these settings was, in so many classes and tasks."""
+        self.add_rows(0, classes, train=not (self.settings.head == "frozen" and task))
+        self.new.copy_(state["new"])
+        self.classes_changed()
+        self.model.load_state_dict(state["model"])
+        self.model.head.remember()
+        optimise.load_state(self.optimizer, self.trainable, state["optimizer"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"].get(name, {}))
+        self._load_generators(state["generators"], state["steps"])
+
+    def _load_generators(self, saved: dict[str, Any], steps: int) -> None:
+        for name, rng in self.rng.items():
+            entry = saved[name]
+            if entry["device"] == rng.device.type:
+                rng.set_state(entry["state"])
+            else:  # another kind of device: its numbers cannot be continued, only begun anew
+                seed = generator(self.settings.seed, f"{name} after {steps}").initial_seed()
+                rng.manual_seed(seed)
