@@ -3,12 +3,14 @@ cross-entropy by plain loops."""
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onepass import Finetune
+from onepass.nets import Head
 from onepass.parts import Output
 
 BOUNDARY = "boundary"
@@ -77,6 +79,23 @@ def as_images(items: Iterator) -> Iterator:
             yield item
         else:
             yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
+
+
+@contextmanager
+def kept_logits() -> Iterator[list[Tensor]]:
+    """The logits of every training forward, with the gradients that reach them."""
+    kept: list[Tensor] = []
+
+    def keep(module: nn.Module, _: object, logits: Tensor) -> None:
+        if isinstance(module, Head) and logits.requires_grad:
+            logits.retain_grad()
+            kept.append(logits)
+
+    handle = nn.modules.module.register_module_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        handle.remove()
 
 
 def parameters(learner, labels: list) -> Tensor:

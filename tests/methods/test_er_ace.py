@@ -1,20 +1,18 @@
 """ER-ACE against its equation, and against ER where the two are the same."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from replaying import (
     BOUNDARY,
     Times,
     batches,
+    kept_logits,
     naive_cross_entropy,
     parameters,
     small,
     with_batchnorm,
 )
-from torch import Tensor, nn
+from torch import nn
 
 from onepass import ER
 from onepass.errors import InputError
@@ -33,23 +31,6 @@ STREAMS = {
 
 def er_ace(kind: type = ERACE, **settings: object):
     return small(kind, **settings)
-
-
-@contextmanager
-def kept_logits() -> Iterator[list[Tensor]]:
-    """The logits of every training forward, with the gradients that reach them."""
-    kept: list[Tensor] = []
-
-    def keep(module: nn.Module, _: object, logits: Tensor) -> None:
-        if isinstance(module, Head) and logits.requires_grad:
-            logits.retain_grad()
-            kept.append(logits)
-
-    handle = nn.modules.module.register_module_forward_hook(keep)
-    try:
-        yield kept
-    finally:
-        handle.remove()
 
 
 @pytest.mark.parametrize("name", STREAMS)
