@@ -7,32 +7,19 @@ from types import SimpleNamespace
 import naive_gsa as naive
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import settings
 from hypothesis import strategies as st
-from replaying import BOUNDARY, Times, kept_logits
+from replaying import BOUNDARY, as_batch, corners, kept_logits, small
 from torch import Tensor
 
 import onepass
 from onepass.parts import Output
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
-
-
 BALANCED = 2 / (1 + math.exp(-1))
-
-
 OLD = torch.tensor([True, True, True, False, False])
-
-
 NEW = ~OLD
-
-
 five_logits = st.lists(st.floats(-30, 30), min_size=5, max_size=5)
-
-
-def double(values: object) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def an_output(logits: Tensor, y: list[int]) -> Output:
@@ -42,12 +29,6 @@ def an_output(logits: Tensor, y: list[int]) -> Output:
 def random_logits(seed: int, samples: int, classes: int = 5) -> Tensor:
     source = torch.Generator().manual_seed(seed)
     return 3 * torch.randn(samples, classes, generator=source, dtype=torch.float64)
-
-
-def batch_of(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Vectors around a corner of their own for each class."""
-    y = torch.tensor(labels)
-    return torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
 
 
 def any_of(classes: list[int], count: int, source: torch.Generator) -> list[int]:
@@ -73,38 +54,17 @@ def stream(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
     else:  # more classes than the head begins with
         labels = [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35], [16]]
     for item in labels:
-        yield item if isinstance(item, str) else batch_of(item, source)
+        yield item if isinstance(item, str) else corners(item, source)
 
 
 def first_task(batches: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
     source = torch.Generator().manual_seed(3)
     for size in [10] * (batches - 1) + [3]:
-        yield batch_of(any_of([0, 1, 2, 3], size, source), source)
+        yield corners(any_of([0, 1, 2, 3], size, source), source)
 
 
 def gsa(**settings: object) -> onepass.GSA:
-    defaults = {
-        "net": Times(),
-        "memory": 30,
-        "mix": 12,
-        "optimizer": "sgd",
-        "lr": 0.5,
-        "weight_decay": 0.0,
-        "augment": "none",
-        "device": "cpu",
-        "seed": 5,
-    }
-    return onepass.GSA(**{**defaults, **settings})
-
-
-def learned(learner: onepass.Learner, items: Iterator) -> onepass.Learner:
-    for item in items:
-        learner.new_task() if item == BOUNDARY else learner.learn(*item)
-    return learner
-
-
-def as_batch(output: Output) -> naive.Batch:
-    return list(zip(*(part.tolist() for part in output), strict=True))
+    return small(onepass.GSA, **settings)
 
 
 def in_batches(gradients: list[Tensor], copies: int, first: int) -> Tensor:
@@ -193,6 +153,4 @@ CASES = [
     ("many classes", {}),
     ("many classes", {"update": "after"}),
 ]
-
-
 each_case = pytest.mark.parametrize(("name", "settings"), CASES, ids=str)

@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from replaying import BOUNDARY, batches, parameters
+from torch import Tensor
 
 FEATURES = 6
-BOUNDARY = "boundary"
 STREAMS: dict[str, list[list[int] | str]] = {
     "tasks": [
         *([0, 1, 2, 0, 1, 2, 2, 1, 0, 0], [2, 1, 0, 1, 1, 0, 2, 2, 1, 0], [0, 2, 1, 1, 2, 0, 0]),
@@ -35,27 +34,9 @@ Weights = list[Row]  # for each class the weights of the features, then the bias
 Labelled = list[tuple[Row, int]]
 
 
-class Same(nn.Module):
-    """Features that are the inputs, magnified."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x
-
-
 def items(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
     """Boundaries and batches: vectors around a corner of their own for each class."""
-    source = torch.Generator().manual_seed(seed)
-    for labels in STREAMS[name]:
-        if isinstance(labels, str):
-            yield labels
-        else:
-            y = torch.tensor(labels)
-            noise = torch.randn(len(y), FEATURES, generator=source)
-            yield noise + F.one_hot(y % FEATURES, FEATURES), y
+    return batches(STREAMS[name], seed)
 
 
 def vectors(count: int, seed: int = 7) -> Tensor:
@@ -64,16 +45,7 @@ def vectors(count: int, seed: int = 7) -> Tensor:
 
 def teach(learner, name: str, seed: int = 0) -> Tensor:
     """All parameters after the stream."""
-    for item in items(name, seed):
-        if item == BOUNDARY:
-            learner.new_task()
-        else:
-            learner.learn(*item)
-    return flat(learner)
-
-
-def flat(learner) -> Tensor:
-    return torch.cat([one.detach().flatten() for one in learner.model.parameters()])
+    return parameters(learner, STREAMS[name], seed)
 
 
 def recorded(owner, name: str) -> list[tuple]:

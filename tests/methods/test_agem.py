@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replaying import BOUNDARY, Times, double, flat, small
 from torch import nn
 
 from onepass import Finetune
@@ -17,10 +18,6 @@ PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 YES, NO = torch.tensor(True), torch.tensor(False)
 
 # ---- the projection
-
-
-def double(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def dot(a, b):
@@ -119,25 +116,13 @@ def test_gradients_keep_the_layout_of_their_parameters():
 
 
 def agem(**changed):
-    defaults = {
-        "net": naive.Same(),
-        "memory": 30,
-        "replay": 12,
-        "optimizer": "sgd",
-        "lr": 0.5,
-        "weight_decay": 0.0,
-        "augment": "none",
-        "device": "cpu",
-        "seed": 5,
-    }
-    learner = AGEM(**{**defaults, **changed})
+    learner = small(AGEM, **changed)
     learner.prepare((naive.FEATURES,), torch.float32)
     return learner
 
 
 def finetune(**changed):
-    shared = {"net": naive.Same(), "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
-    return Finetune(**{**shared, "augment": "none", "device": "cpu", "seed": 5, **changed})
+    return small(Finetune, **changed)
 
 
 CASES = [
@@ -156,7 +141,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
     drawn = naive.recorded(learner.store, "draw")
     rows, later_task, projected = {}, False, 0
     for item in naive.items(name):
-        if item == naive.BOUNDARY:
+        if item == BOUNDARY:
             learner.new_task()
             later_task = True
             continue
@@ -203,7 +188,7 @@ def test_the_first_task_is_finetuning(optimizer):
     ):  # the same samples by other names, so that memory and stream disagree
         for one in (learner, plain):
             one.learn(naive.vectors(10), [label] * 10)
-    assert torch.equal(naive.flat(learner), naive.flat(plain))
+    assert torch.equal(flat(learner), flat(plain))
     found = [each for _, each in gradients]
     assert any(dot(g, r) < 0 for g, r in zip(found[::2], found[1::2], strict=True))
 
@@ -229,17 +214,17 @@ def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
     ends = []
     for learner in (told, inferred, none):
         for item in naive.items("tasks"):
-            if item != naive.BOUNDARY:
+            if item != BOUNDARY:
                 learner.learn(*item)
             elif learner is told:
                 learner.new_task()
-        ends.append(naive.flat(learner))
+        ends.append(flat(learner))
     assert torch.equal(ends[0], ends[1])
     plain = finetune()
     for item in naive.items("tasks"):
-        if item != naive.BOUNDARY:
+        if item != BOUNDARY:
             plain.learn(*item)
-    assert torch.equal(ends[2], naive.flat(plain))
+    assert torch.equal(ends[2], flat(plain))
 
 
 def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
@@ -248,7 +233,7 @@ def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
     drawn = naive.recorded(learner.store, "draw")
     conflicts = 0
     for item in naive.items("tasks"):
-        if item == naive.BOUNDARY:
+        if item == BOUNDARY:
             learner.new_task()
             continue
         before = learner.learn(*item).terms["memory"]
@@ -273,7 +258,7 @@ def test_rows_of_a_frozen_head_take_no_part():
     found = naive.recorded(learner, "gradients")
     conflicts = 0
     for item in naive.items("tasks"):
-        if item == naive.BOUNDARY:
+        if item == BOUNDARY:
             learner.new_task()
             continue
         learner.learn(*item)
@@ -316,7 +301,7 @@ def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = agem(net=naive.Same(1e5), memory=memory)
+    learner = agem(net=Times(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
 

@@ -3,6 +3,7 @@
 import naive_linear as naive
 import pytest
 import torch
+from replaying import BOUNDARY, Times, flat, small
 from torch import nn
 
 from onepass import ER, Finetune
@@ -11,19 +12,9 @@ from onepass.losses import cross_entropy
 from onepass.methods.mir import MIR, highest
 from onepass.parts import Samples
 
-PLAIN = {
-    "net": naive.Same(),
-    "optimizer": "sgd",
-    "lr": 0.5,
-    "weight_decay": 0.0,
-    "augment": "none",
-    "device": "cpu",
-    "seed": 5,
-}
-
 
 def mir(**changed):
-    learner = MIR(**{**PLAIN, "memory": 30, "replay": 5, "candidates": 12, **changed})
+    learner = small(MIR, **{"replay": 5, "candidates": 12, **changed})
     learner.prepare((naive.FEATURES,), torch.float32)
     return learner
 
@@ -72,7 +63,7 @@ def test_padding_is_chosen_only_where_nothing_else_is_left():
 # ---- scores
 
 
-@pytest.mark.parametrize("net", [naive.Same(), "mlp"], ids=["linear", "mlp"])
+@pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
 def test_scores_are_the_rise_of_each_samples_loss_in_a_step_really_taken(net):
     learner, other = taught(net=net, lr=0.1), taught(net=net, lr=0.1)
     stream = a_stream(5, 6, 6)
@@ -111,7 +102,7 @@ def test_a_step_of_no_length_harms_nothing():
     assert not bool(scores.any())
 
 
-@pytest.mark.parametrize("net", [naive.Same(), "mlp"], ids=["linear", "mlp"])
+@pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
 def test_the_streams_own_sample_gains(net):
     learner = taught(net=net, lr=1e-2)
     for row in range(7):
@@ -176,7 +167,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
     drawn, trained = naive.recorded(learner.store, "draw"), naive.recorded(learner, "forward")
     rows, chosen_from_more = {}, 0
     for item in naive.items(name):
-        if item == naive.BOUNDARY:
+        if item == BOUNDARY:
             learner.new_task()
             continue
         x, y = item
@@ -223,17 +214,17 @@ def test_every_step_is_that_of_plain_loops(name, changed):
 def test_with_as_many_candidates_as_replays_it_is_experience_replay(memory, replay):
     chosen = {"net": "mlp", "lr": 0.05, "memory": memory, "replay": replay}
     learner = mir(**chosen, candidates=replay)
-    er = ER(**{**PLAIN, **chosen}, forwards="separate", loss="sum")
+    er = small(ER, **chosen, forwards="separate", loss="sum")
     torch.testing.assert_close(
         naive.teach(learner, "tasks"), naive.teach(er, "tasks"), rtol=0, atol=1e-4
     )
     other = naive.teach(mir(**chosen, candidates=5 * replay), "tasks")
     if memory > replay:
-        assert float((other - naive.flat(er)).abs().max()) > 1e-3
+        assert float((other - flat(er)).abs().max()) > 1e-3
 
 
 def test_without_memory_it_is_finetuning():
-    learner, plain = mir(net="mlp", memory=0), Finetune(**{**PLAIN, "net": "mlp"})
+    learner, plain = mir(net="mlp", memory=0), small(Finetune, net="mlp")
     assert torch.equal(naive.teach(learner, "tasks"), naive.teach(plain, "tasks"))
 
 
@@ -293,7 +284,7 @@ def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = mir(net=naive.Same(1e5), memory=memory)
+    learner = mir(net=Times(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
 

@@ -6,12 +6,7 @@ import command
 import pytest
 import torch
 import torch.nn.functional as F
-from following_gsa import (
-    first_task,
-    followed,
-    gsa,
-    stream,
-)
+from following_gsa import first_task, followed, gsa, stream
 from watching_gsa import Watched, genuine
 
 from onepass.errors import InputError

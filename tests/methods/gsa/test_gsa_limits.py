@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from following_gsa import (
-    first_task,
-    followed,
-    gsa,
-    learned,
-    stream,
-)
-from replaying import BOUNDARY, Times
+from following_gsa import first_task, followed, gsa, stream
+from replaying import BOUNDARY, Times, learned
 from torch import Tensor
 
 import onepass

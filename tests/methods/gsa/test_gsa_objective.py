@@ -3,8 +3,8 @@
 import naive_gsa as naive
 import pytest
 import torch
-from following_gsa import double, each_case, followed, gsa, stream
-from replaying import Times, as_images, kept_logits
+from following_gsa import each_case, followed, gsa, stream
+from replaying import Times, as_images, double, kept_logits
 from torch import nn
 
 

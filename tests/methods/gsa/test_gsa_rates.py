@@ -4,19 +4,10 @@ import math
 
 import pytest
 import torch
-from following_gsa import (
-    BALANCED,
-    PROPERTY,
-    double,
-    each_case,
-    followed,
-    gsa,
-    learned,
-    stream,
-)
+from following_gsa import BALANCED, PROPERTY, each_case, followed, gsa, stream
 from hypothesis import given
 from hypothesis import strategies as st
-from replaying import Times
+from replaying import Times, double, learned
 
 from onepass.methods.gsa import class_weight, log_class_scale
 

@@ -6,17 +6,10 @@ import naive_gsa as naive
 import pytest
 import torch
 import torch.nn.functional as F
-from following_gsa import (
-    NEW,
-    OLD,
-    PROPERTY,
-    an_output,
-    double,
-    five_logits,
-    random_logits,
-)
+from following_gsa import NEW, OLD, PROPERTY, an_output, five_logits, random_logits
 from hypothesis import given
 from hypothesis import strategies as st
+from replaying import double
 from torch import Tensor
 
 from onepass.losses import cross_entropy, mean, sample_cross_entropy
