@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from replaying import BOUNDARY, batches, parameters
 from torch import Tensor
+
+from onepass.parts import Step
 
 FEATURES = 6
 STREAMS: dict[str, list[list[int] | str]] = {
@@ -37,6 +40,43 @@ Labelled = list[tuple[Row, int]]
 def items(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
     """Boundaries and batches: vectors around a corner of their own for each class."""
     return batches(STREAMS[name], seed)
+
+
+class Followed(NamedTuple):
+    """A step of a linear learner, and what plain loops need to take it too."""
+
+    step: Step
+    before: Weights  # of the head
+    stream: Labelled  # rows of the head for labels
+    seen: set[int]  # rows that have a class
+    held: int  # samples in the memory before the step
+    tasks: int  # boundaries so far
+
+
+def followed(learner, name: str) -> Iterator[Followed]:
+    """Each step as it is taken; those on which the head grew are left out, since the birth values
+    of its new rows are not known before."""
+    row_of, tasks = {}, 0
+    for item in items(name):
+        if item == BOUNDARY:
+            learner.new_task()
+            tasks += 1
+            continue
+        x, y = item
+        for label in y.tolist():
+            row_of.setdefault(label, len(row_of))
+        rows = [row_of[label] for label in y.tolist()]
+        held = int(learner.store.size) if hasattr(learner, "store") else 0
+        before = weights(learner)
+        step = learner.learn(x, y)
+        if len(row_of) <= len(before):
+            stream = list(zip(x.tolist(), rows, strict=True))
+            yield Followed(step, before, stream, set(row_of.values()), held, tasks)
+
+
+def mean_loss(theta: Weights, samples: Labelled, seen: set[int]) -> float:
+    """0 where there are no samples."""
+    return sum(loss(theta, *one, seen) for one in samples) / max(len(samples), 1)
 
 
 def vectors(count: int, seed: int = 7) -> Tensor:

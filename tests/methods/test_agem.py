@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
 from replaying import BOUNDARY, Times, double, flat, small
 from torch import nn
 
@@ -139,37 +140,21 @@ CASES = [
 def test_every_step_is_that_of_plain_loops(name, changed):
     learner = agem(**changed)
     drawn = naive.recorded(learner.store, "draw")
-    rows, later_task, projected = {}, False, 0
-    for item in naive.items(name):
-        if item == BOUNDARY:
-            learner.new_task()
-            later_task = True
-            continue
-        x, y = item
-        for label in y.tolist():
-            rows.setdefault(label, len(rows))
-        stream = [(one, rows[label]) for one, label in zip(x.tolist(), y.tolist(), strict=True)]
-        seen = set(rows.values())
-        held = int(learner.store.size)
-        theta = naive.weights(learner)
-        step = learner.learn(x, y)
-        if len(rows) > len(theta):  # the head grew on the way
-            continue
-
+    projected = 0
+    for step, theta, stream, seen, held, tasks in naive.followed(learner, name):
         memory = naive.labelled(drawn[-1][1])
         assert len(memory) == min(learner.replay, held)  # drawn before the batch is let in
         g, r = (naive.gradient(theta, some, seen) for some in (stream, memory))
-        if later_task and naive.dot(g, r) < 0:
+        if tasks and naive.dot(g, r) < 0:
             g = naive.plus(g, r, -naive.dot(g, r) / naive.dot(r, r))
             projected += 1
         expected = naive.plus(theta, g, -learner.lr)
         torch.testing.assert_close(
             torch.tensor(naive.weights(learner)), torch.tensor(expected), rtol=1e-4, atol=1e-5
         )
-        losses = [naive.loss(theta, one, row, seen) for one, row in stream]
-        assert step.loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-4, abs=1e-6)
-        losses = [naive.loss(theta, one, row, seen) for one, row in memory]
-        mean = sum(losses) / max(len(losses), 1)
+        mean = naive.mean_loss(theta, stream, seen)
+        assert step.loss.item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
+        mean = naive.mean_loss(theta, memory, seen)
         assert step.terms["memory"].item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
     if changed.get("memory", 30) and name != "one class":
         assert projected  # the case has a conflict, or it tests nothing
@@ -339,3 +324,12 @@ def test_both_forwards_move_batchnorms_statistics():
         features = some.x @ weight.T + bias
         expected = 0.9 * expected + 0.1 * features.mean(dim=0)
     torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64}
+    assert defaults(AGEM, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(AGEM) == PLAIN_SGD

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
 from replaying import Normed, as_samples, corners, random_batches, steps_before
 from torch import Tensor
 
@@ -453,3 +454,12 @@ def test_the_cost(settings, expected):
 def test_bad_settings_are_refused(name, value):
     with pytest.raises(InputError, match=name):
         ASER(**{name: value})
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "pool": 200, "neighbours": 3}
+    assert defaults(ASER, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(ASER) == {**PLAIN_SGD, "pool": 200, "neighbours": 3}

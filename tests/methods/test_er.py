@@ -9,7 +9,8 @@ moves BatchNorm's statistics and a draw for augmentation moves the generators.
 import naive_linear as naive
 import pytest
 import torch
-from replaying import BOUNDARY, as_images, batches, flat, learned, parameters, small
+from presets import COMPARABLE, defaults
+from replaying import BOUNDARY, as_images, batches, learned, parameters, small
 from torch import Tensor, nn
 
 from onepass import ER, ClassIncremental, Finetune, load
@@ -40,23 +41,11 @@ def test_loss_and_update_are_those_of_plain_loops(name, forwards, loss):
     """Cross-entropy over the classes seen so far, of the stream batch and of the samples drawn:
     two means added, or one mean over all. SGD then moves every weight by lr times its gradient."""
     learner = er(forwards=forwards, loss=loss)
-    drawn, row_of = naive.recorded(learner.store, "draw"), {}
-    for item in naive.items(name):
-        if item == BOUNDARY:
-            learner.new_task()
-            continue
-        x, y = item
-        for label in y.tolist():
-            row_of.setdefault(label, len(row_of))
-        seen, before = set(row_of.values()), naive.weights(learner)
-        step = learner.learn(x, y)
-        if len(row_of) > len(before):  # the head grew on the way: its new rows were not seen
-            continue
-
-        stream = [(one, row_of[label]) for one, label in zip(x.tolist(), y.tolist(), strict=True)]
+    drawn = naive.recorded(learner.store, "draw")
+    for step, before, stream, seen, *_ in naive.followed(learner, name):
         replay = naive.labelled(drawn[-1][1])
         groups = [stream, replay] if loss == "sum" else [stream + replay]
-        expected = sum(mean([naive.loss(before, *one, seen) for one in group]) for group in groups)
+        expected = sum(naive.mean_loss(before, group, seen) for group in groups)
         assert step.loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
         after = before
@@ -220,7 +209,7 @@ def test_every_sample_is_kept_with_its_label_while_there_is_room():
     for start in range(0, 40, 4):
         learner.learn(numbers(start, 4), [start] * 4)
     assert kept(learner) == list(range(40))
-    labels = [learner.classes[row] for row in learner.store.y.tolist()]
+    labels = [learner.classes[row] for row in learner.store.y[:40].tolist()]
     assert labels == [4 * (number // 4) for number in range(40)]
 
 
@@ -243,10 +232,8 @@ def test_the_memory_is_a_reservoir_over_the_whole_stream():
 
 
 def test_the_defaults_are_the_comparable_setting():
-    learner = ER()
-    assert (learner.replay, learner.forwards, learner.loss) == (64, "joint", "sum")
-    assert (learner.optimizer, learner.lr, learner.weight_decay) == ("adam", 1e-3, 1e-4)
-    assert (learner.augment, learner.mirror, learner.head) == ("crop-grey", False, "trained")
+    expected = {**COMPARABLE, "replay": 64, "forwards": "joint", "loss": "sum"}
+    assert defaults(ER, expected) == expected
 
 
 def test_a_step_costs_batch_and_replay():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
 from replaying import (
     BOUNDARY,
     Times,
@@ -175,3 +176,12 @@ def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
     assert ERACE(mirror=True).cost(10) == Images(trained=148)
     official = ERACE.configured(**ERACE.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "classifier": "linear"}
+    assert defaults(ERACE, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(ERACE) == {**PLAIN_SGD, "classifier": "cosine"}

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
 from replaying import as_samples, corners, random_batches, steps_before
 from torch import Tensor, nn
 
@@ -403,3 +404,12 @@ def test_the_cost(mirror, trained):
 def test_bad_settings_are_refused(name):
     with pytest.raises(InputError, match=name):
         GSS(**{name: 0})
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "subsets": 10, "subset_size": 10}
+    assert defaults(GSS, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(GSS) == {**PLAIN_SGD, "lr": 0.01}

@@ -3,7 +3,8 @@
 import naive_linear as naive
 import pytest
 import torch
-from replaying import BOUNDARY, Times, flat, small
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
+from replaying import Times, flat, small
 from torch import nn
 
 from onepass import ER, Finetune
@@ -165,22 +166,8 @@ CASES = [
 def test_every_step_is_that_of_plain_loops(name, changed):
     learner = mir(**changed)
     drawn, trained = naive.recorded(learner.store, "draw"), naive.recorded(learner, "forward")
-    rows, chosen_from_more = {}, 0
-    for item in naive.items(name):
-        if item == BOUNDARY:
-            learner.new_task()
-            continue
-        x, y = item
-        for label in y.tolist():
-            rows.setdefault(label, len(rows))
-        stream = [(one, rows[label]) for one, label in zip(x.tolist(), y.tolist(), strict=True)]
-        seen = set(rows.values())
-        held = int(learner.store.size)
-        theta = naive.weights(learner)
-        step = learner.learn(x, y)
-        if len(rows) > len(theta):  # the head grew on the way
-            continue
-
+    chosen_from_more = 0
+    for step, theta, stream, seen, held, _ in naive.followed(learner, name):
         candidates = naive.labelled(drawn[-1][1])
         assert len(candidates) == min(learner.candidates, held)
         g = naive.gradient(theta, stream, seen)
@@ -197,7 +184,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
         chosen_from_more += len(candidates) > len(replayed)
         terms = {"stream": stream, "replay": replayed}
         for term, some in terms.items():
-            mean = sum(naive.loss(theta, *one, seen) for one in some) / max(len(some), 1)
+            mean = naive.mean_loss(theta, some, seen)
             assert step.terms[term].item() == pytest.approx(mean, rel=1e-4, abs=1e-5)
         assert step.loss.item() == pytest.approx(sum(map(float, step.terms.values())), rel=1e-6)
         if learner.optimizer == "sgd":
@@ -316,3 +303,12 @@ def test_the_official_preset_learns():
     learner = MIR.configured(**MIR.presets["official"].settings, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "candidates": 320}
+    assert defaults(MIR, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(MIR) == {**PLAIN_SGD, "candidates": 50}

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 import torch
 import torch.nn.functional as F
+from presets import COMPARABLE, defaults, official
 from replaying import Normed, corners
 from torch import Tensor, nn
 
@@ -490,3 +491,19 @@ class Official(SCR):
 )
 def test_the_contract_holds_with_contrastive_views_and_mirror_images(name):
     checks.CHECKS[name](Official)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "temperature": 0.1, "review": True}
+    assert defaults(SCR, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(SCR) == {
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "weight_decay": 0.0,
+        "replay": 100,
+        "temperature": 0.1,
+        "augment": "contrastive",
+    }

@@ -6,10 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from following_gsa import first_task, followed, gsa, stream
-from replaying import BOUNDARY, Times, learned
+from replaying import BOUNDARY, Times, flat, learned
 from torch import Tensor
 
 import onepass
+from onepass import GSA, ClassIncremental, Finetune, Joint, load
 from onepass.parts import Output
 
 PLAIN = {"net": "mlp", "augment": "none", "device": "cpu", "seed": 2}
@@ -129,3 +130,33 @@ def test_the_defaults_are_the_papers():
     assert (learner.fill, learner.current, learner.forwards) == (None, 0, "joint")
     assert (learner.statistics, learner.update, learner.weights) == ("mix", "before", "adaptive")
     assert (learner.optimizer, learner.lr, learner.weight_decay) == ("adam", 1e-3, 1e-4)
+    assert learner.augment == "crop-grey"
+
+
+# ---- on a stream object
+
+
+DATA = load("synthetic", classes=6, train_per_class=30, shape=(12,), seed=5)
+
+
+def parameters(learner, tasks, steps=None):
+    source = ClassIncremental(DATA, tasks=tasks, batch=10, seed=0)
+    for index in range(steps or len(source)):
+        if source.starts_task(index):
+            learner.new_task()
+        learner.learn(*source.batch(index))
+    return flat(learner)
+
+
+@pytest.mark.parametrize("forwards", ["joint", "separate"])
+def test_gsa_in_the_first_task_is_finetuning(forwards):
+    first_task = 6
+    alone = parameters(Finetune(seed=1), 3, first_task)
+    gsa = parameters(GSA(memory=50, forwards=forwards, seed=1), 3, first_task)
+    torch.testing.assert_close(alone, gsa, atol=1e-6, rtol=0)
+
+
+def test_gsa_on_one_task_of_all_classes_is_joint_training():
+    joint = parameters(Joint(seed=1), 1)
+    gsa = parameters(GSA(memory=50, forwards="separate", seed=1), 1)
+    torch.testing.assert_close(joint, gsa, atol=1e-5, rtol=0)
