@@ -4,10 +4,10 @@ BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit table clean
+.PHONY: help demo test test-all lint types imports unit table clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -24,7 +24,10 @@ help:  ## Show this list
 demo: .venv/.installed  ## Learn the digits with GSA: a table and a picture in runs/demo
 	$(BIN)/onepass run gsa --out runs/demo --resume
 
-test: lint types imports unit  ## All checks and tests
+test: lint types imports unit  ## All checks and tests but the slow ones (minutes)
+
+test-all: .venv/.test-installed  ## The tests that are slow and seldom fail: run both before a release
+	$(BIN)/python -m pytest -n auto -q -m slow
 
 lint: .venv/.test-installed  ## Style
 	$(BIN)/ruff check .
@@ -37,15 +40,15 @@ imports: .venv/.test-installed  ## Imports go one way
 	$(BIN)/lint-imports
 
 unit: .venv/.test-installed  ## Tests and doctests, on all cores
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto -q -m "not slow"
 
-table: .venv/.installed  ## The README's table and picture, made anew (a minute)
+README_RUNS = --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme
+table: .venv/.installed  ## The README's picture and its table of all methods, made anew (minutes)
 	rm -rf runs/readme
-	$(BIN)/onepass run finetune er gsa gsa-released --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme/main
-	$(BIN)/onepass run joint --dataset digits --seeds 5 --jobs auto --out runs/readme/main
-	$(BIN)/onepass run agem mir gss aser rainbow-rt er-aml er-ace gdumb scr derpp --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme/others
-	$(BIN)/onepass table runs/readme --format markdown
-	$(BIN)/onepass figure accuracy runs/readme/main -o docs/accuracy.png
+	$(BIN)/onepass run finetune er gsa gsa-released joint $(README_RUNS)
+	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
+	$(BIN)/onepass run all $(README_RUNS) --resume
+	$(BIN)/python docs/update_readme.py runs/readme
 
 clean:  ## Remove what was set up and run
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -289,7 +289,7 @@ def test_a_clone_has_a_network_of_its_own():
     assert isinstance(copy.net, Own)
 
 
-@pytest.mark.parametrize("key", ["er", "gsa"])
+@pytest.mark.parametrize("key", ["er", pytest.param("gsa", marks=pytest.mark.slow)])
 def test_a_resnet_that_is_named_goes_on_too(key, tmp_path):
     """Its norms keep no count of batches, which torch would like to find in a file."""
     x = np.random.default_rng(0).integers(0, 256, (4, 3, 9, 9), dtype=np.uint8)

@@ -15,6 +15,7 @@ from command import Done, onepass
 
 import onepass as package
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 NEEDED = ("onepass", "tests", "pyproject.toml", "README.md", "LICENSE", ".gitignore")
 START = """

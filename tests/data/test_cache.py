@@ -409,6 +409,7 @@ print(data.train_x.sum().item(), data.test_x.sum().item())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_build_one_right_cache(source, root, images, tmp_path):
     (tmp_path / "meet").mkdir()
     log = tmp_path / "decoded.txt"

@@ -24,12 +24,6 @@ SCHEMAS = {
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("ONEPASS_DATA", raising=False)
-
-
 @pytest.fixture
 def library(tmp_path, monkeypatch):
     """Hugging Face datasets, offline, with a cache of its own and without progress bars."""

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from replaying import BOUNDARY, batches, parameters
+from torch import Tensor
+
+from onepass.parts import Step
 
 FEATURES = 6
-BOUNDARY = "boundary"
 STREAMS: dict[str, list[list[int] | str]] = {
     "tasks": [
         *([0, 1, 2, 0, 1, 2, 2, 1, 0, 0], [2, 1, 0, 1, 1, 0, 2, 2, 1, 0], [0, 2, 1, 1, 2, 0, 0]),
@@ -35,27 +37,46 @@ Weights = list[Row]  # for each class the weights of the features, then the bias
 Labelled = list[tuple[Row, int]]
 
 
-class Same(nn.Module):
-    """Features that are the inputs, magnified."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x
-
-
 def items(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
     """Boundaries and batches: vectors around a corner of their own for each class."""
-    source = torch.Generator().manual_seed(seed)
-    for labels in STREAMS[name]:
-        if isinstance(labels, str):
-            yield labels
-        else:
-            y = torch.tensor(labels)
-            noise = torch.randn(len(y), FEATURES, generator=source)
-            yield noise + F.one_hot(y % FEATURES, FEATURES), y
+    return batches(STREAMS[name], seed)
+
+
+class Followed(NamedTuple):
+    """A step of a linear learner, and what plain loops need to take it too."""
+
+    step: Step
+    before: Weights  # of the head
+    stream: Labelled  # rows of the head for labels
+    seen: set[int]  # rows that have a class
+    held: int  # samples in the memory before the step
+    tasks: int  # boundaries so far
+
+
+def followed(learner, name: str) -> Iterator[Followed]:
+    """Each step as it is taken; those on which the head grew are left out, since the birth values
+    of its new rows are not known before."""
+    row_of, tasks = {}, 0
+    for item in items(name):
+        if item == BOUNDARY:
+            learner.new_task()
+            tasks += 1
+            continue
+        x, y = item
+        for label in y.tolist():
+            row_of.setdefault(label, len(row_of))
+        rows = [row_of[label] for label in y.tolist()]
+        held = int(learner.store.size) if hasattr(learner, "store") else 0
+        before = weights(learner)
+        step = learner.learn(x, y)
+        if len(row_of) <= len(before):
+            stream = list(zip(x.tolist(), rows, strict=True))
+            yield Followed(step, before, stream, set(row_of.values()), held, tasks)
+
+
+def mean_loss(theta: Weights, samples: Labelled, seen: set[int]) -> float:
+    """0 where there are no samples."""
+    return sum(loss(theta, *one, seen) for one in samples) / max(len(samples), 1)
 
 
 def vectors(count: int, seed: int = 7) -> Tensor:
@@ -64,16 +85,7 @@ def vectors(count: int, seed: int = 7) -> Tensor:
 
 def teach(learner, name: str, seed: int = 0) -> Tensor:
     """All parameters after the stream."""
-    for item in items(name, seed):
-        if item == BOUNDARY:
-            learner.new_task()
-        else:
-            learner.learn(*item)
-    return flat(learner)
-
-
-def flat(learner) -> Tensor:
-    return torch.cat([one.detach().flatten() for one in learner.model.parameters()])
+    return parameters(learner, STREAMS[name], seed)
 
 
 def recorded(owner, name: str) -> list[tuple]:

@@ -2,14 +2,16 @@
 cross-entropy by plain loops."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass import Finetune
-from onepass.parts import Output
+from onepass.nets import Head
+from onepass.parts import Output, Samples
 
 BOUNDARY = "boundary"
 
@@ -43,12 +45,24 @@ def with_batchnorm() -> WithBatchNorm:
         return WithBatchNorm()
 
 
+class Normed(nn.Module):
+    """BatchNorm alone: its statistics tell whether something went through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
 def small(kind: type, **settings: object):
     """A learner whose steps can be followed by hand: plain SGD, no augmentation."""
     defaults = {
         "net": Times(),
         "memory": 30,
         "replay": 12,
+        "mix": 12,
         "optimizer": "sgd",
         "lr": 0.5,
         "weight_decay": 0.0,
@@ -56,19 +70,32 @@ def small(kind: type, **settings: object):
         "device": "cpu",
         "seed": 5,
     }
-    if issubclass(kind, Finetune):
-        del defaults["memory"], defaults["replay"]
-    return kind(**{**defaults, **settings})
+    known = {field.name for field in fields(kind)}
+    return kind(**{name: defaults[name] for name in defaults if name in known} | settings)
+
+
+def corners(labels: list[int], source: torch.Generator, apart: float = 1) -> tuple[Tensor, Tensor]:
+    """Vectors around a corner of their own for each class."""
+    y = torch.tensor(labels)
+    return torch.randn(len(y), 6, generator=source) + apart * F.one_hot(y % 6, 6), y
+
+
+def random_batches(
+    count: int, size: int = 10, classes: int = 4, apart: float = 1
+) -> list[tuple[Tensor, Tensor]]:
+    """Batches of any of the classes, each from a seed of its own."""
+    source = torch.Generator().manual_seed(99)
+    labels = torch.randint(classes, (count, size), generator=source).tolist()
+    return [
+        corners(one, torch.Generator().manual_seed(seed), apart) for seed, one in enumerate(labels)
+    ]
 
 
 def batches(labels: list, seed: int = 0) -> Iterator:
+    """A stream from its labels: batches of vectors, and boundaries."""
     source = torch.Generator().manual_seed(seed)
     for item in labels:
-        if item == BOUNDARY:
-            yield item
-            continue
-        y = torch.tensor(item)
-        yield torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
+        yield item if item == BOUNDARY else corners(item, source)
 
 
 def as_images(items: Iterator) -> Iterator:
@@ -79,16 +106,58 @@ def as_images(items: Iterator) -> Iterator:
             yield (40 * (item[0].clamp(-3, 3) + 3)).to(torch.uint8).view(-1, 1, 2, 3), item[1]
 
 
-def parameters(learner, labels: list) -> Tensor:
-    for item in batches(labels):
+@contextmanager
+def kept_logits() -> Iterator[list[Tensor]]:
+    """The logits of every training forward, with the gradients that reach them."""
+    kept: list[Tensor] = []
+
+    def keep(module: nn.Module, _: object, logits: Tensor) -> None:
+        if isinstance(module, Head) and logits.requires_grad:
+            logits.retain_grad()
+            kept.append(logits)
+
+    handle = nn.modules.module.register_module_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+def learned(learner, items: Iterable):
+    """The learner, after a stream of batches and boundaries."""
+    for item in items:
         learner.new_task() if item == BOUNDARY else learner.learn(*item)
-    return torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+    return learner
+
+
+def double(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def flat(learner) -> Tensor:
+    return torch.cat([one.detach().flatten() for one in learner.model.parameters()])
+
+
+def parameters(learner, labels: list, seed: int = 0) -> Tensor:
+    """All parameters after the stream with these labels."""
+    return flat(learned(learner, batches(labels, seed)))
+
+
+def as_samples(learner, x: Tensor, y: Tensor) -> Samples:
+    """A batch as the learner's steps get it: rows of the head for labels, weight 1."""
+    rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+    return Samples(x, rows, torch.ones(len(y)))
+
+
+def as_batch(output: Output) -> list[tuple[list[float], int, float]]:
+    """An output as a list of (logits, y, weight), for plain loops."""
+    return list(zip(*(part.tolist() for part in output), strict=True))
 
 
 def naive_cross_entropy(output: Output, among: set[int]) -> float:
     """The mean of -log e^{o_y} / sum over `among`."""
     losses = []
-    for logits, y, weight in zip(*(part.tolist() for part in output), strict=True):
+    for logits, y, weight in as_batch(output):
         if weight:
             losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
     return sum(losses) / len(losses) if losses else 0.0

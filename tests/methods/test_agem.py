@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
+from replaying import BOUNDARY, Times, double, flat, small
 from torch import nn
 
 from onepass import Finetune
@@ -17,10 +19,6 @@ PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 YES, NO = torch.tensor(True), torch.tensor(False)
 
 # ---- the projection
-
-
-def double(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def dot(a, b):
@@ -119,25 +117,13 @@ def test_gradients_keep_the_layout_of_their_parameters():
 
 
 def agem(**changed):
-    defaults = {
-        "net": naive.Same(),
-        "memory": 30,
-        "replay": 12,
-        "optimizer": "sgd",
-        "lr": 0.5,
-        "weight_decay": 0.0,
-        "augment": "none",
-        "device": "cpu",
-        "seed": 5,
-    }
-    learner = AGEM(**{**defaults, **changed})
+    learner = small(AGEM, **changed)
     learner.prepare((naive.FEATURES,), torch.float32)
     return learner
 
 
 def finetune(**changed):
-    shared = {"net": naive.Same(), "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
-    return Finetune(**{**shared, "augment": "none", "device": "cpu", "seed": 5, **changed})
+    return small(Finetune, **changed)
 
 
 CASES = [
@@ -154,37 +140,21 @@ CASES = [
 def test_every_step_is_that_of_plain_loops(name, changed):
     learner = agem(**changed)
     drawn = naive.recorded(learner.store, "draw")
-    rows, later_task, projected = {}, False, 0
-    for item in naive.items(name):
-        if item == naive.BOUNDARY:
-            learner.new_task()
-            later_task = True
-            continue
-        x, y = item
-        for label in y.tolist():
-            rows.setdefault(label, len(rows))
-        stream = [(one, rows[label]) for one, label in zip(x.tolist(), y.tolist(), strict=True)]
-        seen = set(rows.values())
-        held = int(learner.store.size)
-        theta = naive.weights(learner)
-        step = learner.learn(x, y)
-        if len(rows) > len(theta):  # the head grew on the way
-            continue
-
+    projected = 0
+    for step, theta, stream, seen, held, tasks in naive.followed(learner, name):
         memory = naive.labelled(drawn[-1][1])
         assert len(memory) == min(learner.replay, held)  # drawn before the batch is let in
         g, r = (naive.gradient(theta, some, seen) for some in (stream, memory))
-        if later_task and naive.dot(g, r) < 0:
+        if tasks and naive.dot(g, r) < 0:
             g = naive.plus(g, r, -naive.dot(g, r) / naive.dot(r, r))
             projected += 1
         expected = naive.plus(theta, g, -learner.lr)
         torch.testing.assert_close(
             torch.tensor(naive.weights(learner)), torch.tensor(expected), rtol=1e-4, atol=1e-5
         )
-        losses = [naive.loss(theta, one, row, seen) for one, row in stream]
-        assert step.loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-4, abs=1e-6)
-        losses = [naive.loss(theta, one, row, seen) for one, row in memory]
-        mean = sum(losses) / max(len(losses), 1)
+        mean = naive.mean_loss(theta, stream, seen)
+        assert step.loss.item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
+        mean = naive.mean_loss(theta, memory, seen)
         assert step.terms["memory"].item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
     if changed.get("memory", 30) and name != "one class":
         assert projected  # the case has a conflict, or it tests nothing
@@ -203,7 +173,7 @@ def test_the_first_task_is_finetuning(optimizer):
     ):  # the same samples by other names, so that memory and stream disagree
         for one in (learner, plain):
             one.learn(naive.vectors(10), [label] * 10)
-    assert torch.equal(naive.flat(learner), naive.flat(plain))
+    assert torch.equal(flat(learner), flat(plain))
     found = [each for _, each in gradients]
     assert any(dot(g, r) < 0 for g, r in zip(found[::2], found[1::2], strict=True))
 
@@ -229,17 +199,17 @@ def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
     ends = []
     for learner in (told, inferred, none):
         for item in naive.items("tasks"):
-            if item != naive.BOUNDARY:
+            if item != BOUNDARY:
                 learner.learn(*item)
             elif learner is told:
                 learner.new_task()
-        ends.append(naive.flat(learner))
+        ends.append(flat(learner))
     assert torch.equal(ends[0], ends[1])
     plain = finetune()
     for item in naive.items("tasks"):
-        if item != naive.BOUNDARY:
+        if item != BOUNDARY:
             plain.learn(*item)
-    assert torch.equal(ends[2], naive.flat(plain))
+    assert torch.equal(ends[2], flat(plain))
 
 
 def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
@@ -248,7 +218,7 @@ def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
     drawn = naive.recorded(learner.store, "draw")
     conflicts = 0
     for item in naive.items("tasks"):
-        if item == naive.BOUNDARY:
+        if item == BOUNDARY:
             learner.new_task()
             continue
         before = learner.learn(*item).terms["memory"]
@@ -273,7 +243,7 @@ def test_rows_of_a_frozen_head_take_no_part():
     found = naive.recorded(learner, "gradients")
     conflicts = 0
     for item in naive.items("tasks"):
-        if item == naive.BOUNDARY:
+        if item == BOUNDARY:
             learner.new_task()
             continue
         learner.learn(*item)
@@ -316,7 +286,7 @@ def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = agem(net=naive.Same(1e5), memory=memory)
+    learner = agem(net=Times(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
 
@@ -354,3 +324,12 @@ def test_both_forwards_move_batchnorms_statistics():
         features = some.x @ weight.T + bias
         expected = 0.9 * expected + 0.1 * features.mean(dim=0)
     torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64}
+    assert defaults(AGEM, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(AGEM) == PLAIN_SGD

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 import torch
-import torch.nn.functional as F
-from replaying import steps_before
-from torch import Tensor, nn
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
+from replaying import Normed, as_samples, corners, random_batches, steps_before
+from torch import Tensor
 
 import onepass
 from onepass.errors import InputError
@@ -216,15 +216,11 @@ def test_who_is_not_waiting_replaces_nobody():
 
 
 def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
-    y = torch.tensor(labels)
-    source = torch.Generator().manual_seed(seed)
-    return torch.randn(len(y), 6, generator=source) + 2 * F.one_hot(y % 6, 6), y
+    return corners(labels, torch.Generator().manual_seed(seed), apart=2)
 
 
 def batches(count: int, classes: int = 4) -> list[tuple[Tensor, Tensor]]:
-    source = torch.Generator().manual_seed(99)
-    labels = torch.randint(classes, (count, 10), generator=source).tolist()
-    return [batch(one, seed) for seed, one in enumerate(labels)]
+    return random_batches(count, classes=classes, apart=2)
 
 
 def learner(**settings: object) -> ASER:
@@ -237,11 +233,6 @@ def taught(count: int, **settings: object) -> ASER:
     for x, y in batches(count):
         made.learn(x, y)
     return made
-
-
-def as_samples(given: ASER, x: Tensor, y: Tensor) -> Samples:
-    rows = torch.tensor([given.book.row_of[label] for label in y.tolist()])
-    return Samples(x, rows, torch.ones(len(y)))
 
 
 @torch.no_grad()
@@ -398,17 +389,6 @@ def test_until_the_memory_is_full_the_draw_is_random():
     assert max(found.values()) < 2 * min(found.values())
 
 
-class Normed(nn.Module):
-    """A net with BatchNorm, whose statistics scoring must not move."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x)
-
-
 def test_batchnorm_sees_stream_and_replay_together():
     settings = {"memory": 100, "replay": 64, "seed": 1, "device": "cpu", "lr": 0.01}
     apart = []
@@ -474,3 +454,12 @@ def test_the_cost(settings, expected):
 def test_bad_settings_are_refused(name, value):
     with pytest.raises(InputError, match=name):
         ASER(**{name: value})
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "pool": 200, "neighbours": 3}
+    assert defaults(ASER, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(ASER) == {**PLAIN_SGD, "pool": 200, "neighbours": 3}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from presets import COMPARABLE, defaults, official
 from replaying import (
     BOUNDARY,
     as_images,
@@ -330,3 +331,19 @@ def test_the_cost_the_bytes_and_the_official_preset():
     assert learner.memory_bytes == 30 * (6 * 4 + 8 + 16 * 4 + 8)
     official = DERPP.configured(**DERPP.presets["official"].settings)
     assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "alpha": 0.2, "beta": 1.0}
+    assert defaults(DERPP, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(DERPP) == {
+        "optimizer": "sgd",
+        "lr": 0.03,
+        "weight_decay": 0.0,
+        "replay": 32,
+        "alpha": 0.1,
+        "beta": 0.5,
+    }

@@ -1,20 +1,19 @@
 """ER-ACE against its equation, and against ER where the two are the same."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
 from replaying import (
     BOUNDARY,
     Times,
     batches,
+    kept_logits,
     naive_cross_entropy,
     parameters,
     small,
     with_batchnorm,
 )
-from torch import Tensor, nn
+from torch import nn
 
 from onepass import ER
 from onepass.errors import InputError
@@ -33,23 +32,6 @@ STREAMS = {
 
 def er_ace(kind: type = ERACE, **settings: object):
     return small(kind, **settings)
-
-
-@contextmanager
-def kept_logits() -> Iterator[list[Tensor]]:
-    """The logits of every training forward, with the gradients that reach them."""
-    kept: list[Tensor] = []
-
-    def keep(module: nn.Module, _: object, logits: Tensor) -> None:
-        if isinstance(module, Head) and logits.requires_grad:
-            logits.retain_grad()
-            kept.append(logits)
-
-    handle = nn.modules.module.register_module_forward_hook(keep)
-    try:
-        yield kept
-    finally:
-        handle.remove()
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -194,3 +176,12 @@ def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
     assert ERACE(mirror=True).cost(10) == Images(trained=148)
     official = ERACE.configured(**ERACE.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "classifier": "linear"}
+    assert defaults(ERACE, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(ERACE) == {**PLAIN_SGD, "classifier": "cosine"}

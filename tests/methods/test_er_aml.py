@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
 from replaying import BOUNDARY, Times, as_images, batches, naive_cross_entropy, parameters, small
 from scipy import stats
 from torch import Tensor, nn
@@ -385,3 +386,12 @@ def test_the_cost_and_the_official_preset():
     assert ERAML(mirror=True).cost(10) == Images(trained=188)
     official = ERAML.configured(**ERAML.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.temperature) == ("cosine", "sgd", 0.2)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "temperature": 0.2, "classifier": "cosine"}
+    assert defaults(ERAML, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(ERAML) == {**PLAIN_SGD, "classifier": "cosine", "temperature": 0.2}

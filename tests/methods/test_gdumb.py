@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from presets import defaults, official
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
@@ -392,3 +393,15 @@ def test_it_is_scored_at_the_end_only():
     stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     (last,) = onepass.evaluate(GDumb(memory=60, epochs=16, seed=0), stream)
     assert last.task == 4 and last.accuracy > 60
+
+
+FITTING = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 1e-6, "epochs": 256, "fit_batch": 16}
+
+
+def test_the_defaults_fit_as_the_paper_does_with_the_augmentation_of_all():
+    expected = {**FITTING, "augment": "crop-grey"}
+    assert defaults(GDumb, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(GDumb) == {**FITTING, "cutmix": 0.5, "mirror": True}

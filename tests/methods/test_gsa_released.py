@@ -6,13 +6,11 @@ from collections.abc import Iterator
 import naive_gsa as naive
 import pytest
 import torch
+from replaying import BOUNDARY, as_batch, corners, learned
 from torch import Tensor, nn
 
 import onepass
 from onepass.methods.gsa_released import released_weight
-from onepass.parts import Output
-
-BOUNDARY = "boundary"
 
 
 class Recorder(nn.Module):
@@ -50,18 +48,13 @@ def released(**settings: object) -> onepass.GSAReleased:
     return onepass.GSAReleased(**{**defaults, **settings})
 
 
-def vectors(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
-    y = torch.tensor(labels)
-    return torch.randn(len(y), 6, generator=source) + nn.functional.one_hot(y % 6, 6), y
-
-
 def images(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
     y = torch.tensor(labels)
     pixels = torch.randint(256, (len(y), 3, 4, 4), generator=source, dtype=torch.uint8)
     return pixels, y
 
 
-def stream(make=vectors, tasks: int = 3, batches: int = 8, size: int = 10) -> Iterator:
+def stream(make=corners, tasks: int = 3, batches: int = 8, size: int = 10) -> Iterator:
     """Two classes a task, evenly mixed; every batch of a task shows both."""
     source = torch.Generator().manual_seed(1)
     for task in range(tasks):
@@ -69,16 +62,6 @@ def stream(make=vectors, tasks: int = 3, batches: int = 8, size: int = 10) -> It
             yield BOUNDARY
         for _ in range(batches):
             yield make([2 * task, 2 * task + 1] * (size // 2), source)
-
-
-def learned(learner: onepass.Learner, items: Iterator) -> onepass.Learner:
-    for item in items:
-        learner.new_task() if item == BOUNDARY else learner.learn(*item)
-    return learner
-
-
-def as_batch(output: Output) -> naive.Batch:
-    return list(zip(*(part.tolist() for part in output), strict=True))
 
 
 def weighted(batch: naive.Batch, seen: set[int], w: dict[int, float]) -> float:
@@ -124,7 +107,7 @@ def test_the_weight_is_defined_for_classes_without_one_of_the_gradients():
     ],
     ids=str,
 )
-@pytest.mark.parametrize("make", [vectors, images])
+@pytest.mark.parametrize("make", [corners, images])
 def test_terms_and_loss_agree_with_the_naive_implementation(make, settings):
     learner = released(**{"net": nn.Flatten(), "head": "trained", **settings})
     sums, in_task = naive.Sums(), 0

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from replaying import steps_before
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
+from replaying import as_samples, corners, random_batches, steps_before
 from torch import Tensor, nn
 
 import onepass
@@ -18,15 +19,7 @@ from onepass.parts import Samples
 
 
 def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
-    y = torch.tensor(labels)
-    source = torch.Generator().manual_seed(seed)
-    return torch.randn(len(y), 6, generator=source) + F.one_hot(y % 6, 6), y
-
-
-def batches(count: int, size: int = 10, classes: int = 4) -> list[tuple[Tensor, Tensor]]:
-    source = torch.Generator().manual_seed(99)
-    labels = torch.randint(classes, (count, size), generator=source).tolist()
-    return [batch(one, seed) for seed, one in enumerate(labels)]
+    return corners(labels, torch.Generator().manual_seed(seed))
 
 
 class Small(nn.Module):
@@ -63,14 +56,9 @@ def learner(**settings: object) -> GSS:
 
 def taught(count: int, **settings: object) -> GSS:
     made = learner(**settings)
-    for x, y in batches(count):
+    for x, y in random_batches(count):
         made.learn(x, y)
     return made
-
-
-def as_samples(given: GSS, x: Tensor, y: Tensor) -> Samples:
-    rows = torch.tensor([given.book.row_of[label] for label in y.tolist()])
-    return Samples(x, rows, torch.ones(len(y)))
 
 
 # ---- cosines
@@ -338,7 +326,7 @@ def test_batchnorm_sees_stream_and_replay_together():
     for forwards in ("joint", "separate"):
         er = onepass.ER(net=small_net(), device="cpu", seed=5, forwards=forwards, **settings)
         ours = learner(**settings)
-        for x, y in batches(6):
+        for x, y in random_batches(6):
             er.learn(x, y)
             ours.learn(x, y)
         pairs = zip(ours.model.parameters(), er.model.parameters(), strict=True)
@@ -348,12 +336,12 @@ def test_batchnorm_sees_stream_and_replay_together():
 
 
 def test_gradients_are_compared_after_the_step(monkeypatch):
-    assert steps_before("scores_of", learner(), batches(3), monkeypatch) == [1, 2, 3]
+    assert steps_before("scores_of", learner(), random_batches(3), monkeypatch) == [1, 2, 3]
 
 
 def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
     monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.3)
-    given, stream = learner(memory=25), batches(3)
+    given, stream = learner(memory=25), random_batches(3)
     for x, y in stream:
         given.learn(x, y)
     assert int(given.store.size) == 25
@@ -368,7 +356,7 @@ def test_a_similar_batch_never_changes_a_full_memory(monkeypatch, value):
     before = given.store.state_dict()
     monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 + value)
     weights = given.params_sha256()
-    for x, y in batches(8):
+    for x, y in random_batches(8):
         given.learn(x, y)
     after = given.store.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -390,7 +378,7 @@ def test_a_diverse_batch_changes_a_full_memory(monkeypatch):
 def test_while_all_is_kept_and_replayed_it_trains_as_er_does():
     settings = {"net": "mlp", "memory": 60, "replay": 64, "seed": 1, "device": "cpu"}
     ours, er = GSS(**settings), onepass.ER(**settings)
-    for x, y in batches(5):
+    for x, y in random_batches(5):
         ours.learn(x, y)
         er.learn(x, y)
     for one, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
@@ -416,3 +404,12 @@ def test_the_cost(mirror, trained):
 def test_bad_settings_are_refused(name):
     with pytest.raises(InputError, match=name):
         GSS(**{name: 0})
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "subsets": 10, "subset_size": 10}
+    assert defaults(GSS, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(GSS) == {**PLAIN_SGD, "lr": 0.01}

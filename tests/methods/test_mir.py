@@ -3,6 +3,8 @@
 import naive_linear as naive
 import pytest
 import torch
+from presets import COMPARABLE, PLAIN_SGD, defaults, official
+from replaying import Times, flat, small
 from torch import nn
 
 from onepass import ER, Finetune
@@ -11,19 +13,9 @@ from onepass.losses import cross_entropy
 from onepass.methods.mir import MIR, highest
 from onepass.parts import Samples
 
-PLAIN = {
-    "net": naive.Same(),
-    "optimizer": "sgd",
-    "lr": 0.5,
-    "weight_decay": 0.0,
-    "augment": "none",
-    "device": "cpu",
-    "seed": 5,
-}
-
 
 def mir(**changed):
-    learner = MIR(**{**PLAIN, "memory": 30, "replay": 5, "candidates": 12, **changed})
+    learner = small(MIR, **{"replay": 5, "candidates": 12, **changed})
     learner.prepare((naive.FEATURES,), torch.float32)
     return learner
 
@@ -72,7 +64,7 @@ def test_padding_is_chosen_only_where_nothing_else_is_left():
 # ---- scores
 
 
-@pytest.mark.parametrize("net", [naive.Same(), "mlp"], ids=["linear", "mlp"])
+@pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
 def test_scores_are_the_rise_of_each_samples_loss_in_a_step_really_taken(net):
     learner, other = taught(net=net, lr=0.1), taught(net=net, lr=0.1)
     stream = a_stream(5, 6, 6)
@@ -111,7 +103,7 @@ def test_a_step_of_no_length_harms_nothing():
     assert not bool(scores.any())
 
 
-@pytest.mark.parametrize("net", [naive.Same(), "mlp"], ids=["linear", "mlp"])
+@pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
 def test_the_streams_own_sample_gains(net):
     learner = taught(net=net, lr=1e-2)
     for row in range(7):
@@ -174,22 +166,8 @@ CASES = [
 def test_every_step_is_that_of_plain_loops(name, changed):
     learner = mir(**changed)
     drawn, trained = naive.recorded(learner.store, "draw"), naive.recorded(learner, "forward")
-    rows, chosen_from_more = {}, 0
-    for item in naive.items(name):
-        if item == naive.BOUNDARY:
-            learner.new_task()
-            continue
-        x, y = item
-        for label in y.tolist():
-            rows.setdefault(label, len(rows))
-        stream = [(one, rows[label]) for one, label in zip(x.tolist(), y.tolist(), strict=True)]
-        seen = set(rows.values())
-        held = int(learner.store.size)
-        theta = naive.weights(learner)
-        step = learner.learn(x, y)
-        if len(rows) > len(theta):  # the head grew on the way
-            continue
-
+    chosen_from_more = 0
+    for step, theta, stream, seen, held, _ in naive.followed(learner, name):
         candidates = naive.labelled(drawn[-1][1])
         assert len(candidates) == min(learner.candidates, held)
         g = naive.gradient(theta, stream, seen)
@@ -206,7 +184,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
         chosen_from_more += len(candidates) > len(replayed)
         terms = {"stream": stream, "replay": replayed}
         for term, some in terms.items():
-            mean = sum(naive.loss(theta, *one, seen) for one in some) / max(len(some), 1)
+            mean = naive.mean_loss(theta, some, seen)
             assert step.terms[term].item() == pytest.approx(mean, rel=1e-4, abs=1e-5)
         assert step.loss.item() == pytest.approx(sum(map(float, step.terms.values())), rel=1e-6)
         if learner.optimizer == "sgd":
@@ -223,17 +201,17 @@ def test_every_step_is_that_of_plain_loops(name, changed):
 def test_with_as_many_candidates_as_replays_it_is_experience_replay(memory, replay):
     chosen = {"net": "mlp", "lr": 0.05, "memory": memory, "replay": replay}
     learner = mir(**chosen, candidates=replay)
-    er = ER(**{**PLAIN, **chosen}, forwards="separate", loss="sum")
+    er = small(ER, **chosen, forwards="separate", loss="sum")
     torch.testing.assert_close(
         naive.teach(learner, "tasks"), naive.teach(er, "tasks"), rtol=0, atol=1e-4
     )
     other = naive.teach(mir(**chosen, candidates=5 * replay), "tasks")
     if memory > replay:
-        assert float((other - naive.flat(er)).abs().max()) > 1e-3
+        assert float((other - flat(er)).abs().max()) > 1e-3
 
 
 def test_without_memory_it_is_finetuning():
-    learner, plain = mir(net="mlp", memory=0), Finetune(**{**PLAIN, "net": "mlp"})
+    learner, plain = mir(net="mlp", memory=0), small(Finetune, net="mlp")
     assert torch.equal(naive.teach(learner, "tasks"), naive.teach(plain, "tasks"))
 
 
@@ -293,7 +271,7 @@ def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
 def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
-    learner = mir(net=naive.Same(1e5), memory=memory)
+    learner = mir(net=Times(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
 
@@ -325,3 +303,12 @@ def test_the_official_preset_learns():
     learner = MIR.configured(**MIR.presets["official"].settings, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "candidates": 320}
+    assert defaults(MIR, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(MIR) == {**PLAIN_SGD, "candidates": 50}

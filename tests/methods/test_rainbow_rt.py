@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from presets import COMPARABLE, defaults, official
 from torch import Tensor, nn
 
 from onepass.checkpoint import open_learner
@@ -360,3 +361,17 @@ def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
 def test_settings_that_cannot_be_are_refused(settings, wanted):
     with pytest.raises(InputError, match=wanted):
         rainbow(**settings)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64}
+    assert defaults(RainbowRT, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(RainbowRT) == {
+        "optimizer": "nesterov",
+        "lr": 0.05,
+        "weight_decay": 1e-4,
+        "replay": 10,
+    }

@@ -8,6 +8,8 @@ from typing import Literal
 import pytest
 import torch
 import torch.nn.functional as F
+from presets import COMPARABLE, defaults, official
+from replaying import Normed, corners
 from torch import Tensor, nn
 
 from onepass import BalanceProbe, augment, checks
@@ -29,17 +31,6 @@ class Times(nn.Module):
         return self.factor * x.flatten(1)
 
 
-class Normed(nn.Module):
-    """Features with BatchNorm, whose statistics tell whether something went through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x)
-
-
 def scr(**settings: object) -> SCR:
     defaults = {
         "net": Times(),
@@ -56,9 +47,7 @@ def scr(**settings: object) -> SCR:
 
 
 def batch_of(labels: list[int], seed: int) -> tuple[Tensor, Tensor]:
-    """Vectors around a corner of their own for each class."""
-    y, source = torch.tensor(labels), torch.Generator().manual_seed(seed)
-    return torch.randn(len(y), 6, generator=source) + 2 * F.one_hot(y % 6, 6), y
+    return corners(labels, torch.Generator().manual_seed(seed), apart=2)
 
 
 def images_of(labels: list[int], seed: int, channels: int = 1) -> tuple[Tensor, Tensor]:
@@ -502,3 +491,19 @@ class Official(SCR):
 )
 def test_the_contract_holds_with_contrastive_views_and_mirror_images(name):
     checks.CHECKS[name](Official)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "temperature": 0.1, "review": True}
+    assert defaults(SCR, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(SCR) == {
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "weight_decay": 0.0,
+        "replay": 100,
+        "temperature": 0.1,
+        "augment": "contrastive",
+    }

@@ -1,0 +1,62 @@
+"""Puts the table of finished runs into README.md, between its two marks: a row for every method.
+
+    python docs/update_readme.py RUNS [README]
+
+Run by `make table`; no row is written by hand. References that need all classes at once come last,
+the others in the order of their years, and a remark says what a row's numbers do not show.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from onepass import registry
+from onepass.registry import MethodInfo
+from onepass.report.tables import grid, markdown, read, summarise
+
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+HIDDEN = ("dataset", "steps/s")  # the same for all rows; of one machine
+
+
+def remark(info: MethodInfo) -> str:
+    """What makes a method's row not comparable with the others, from what it says of itself."""
+    if info.one_task:
+        return " (all classes at once, not online)"
+    if info.learner.trains_to_score:
+        return " (trains when it is scored)"
+    return ""
+
+
+def table(runs: Path) -> str:
+    infos = {info.key: info for info in registry.methods()}
+
+    def place(row: list[str]) -> tuple[bool, int, str]:
+        info = infos[row[0]]
+        return info.one_task, info.year, info.key
+
+    header, body = grid(summarise(read(runs)))
+    shown = [column for column, name in enumerate(header) if name not in HIDDEN]
+    lines = [
+        [line[0] + remark(infos[line[0]]), *(line[column] for column in shown[1:])]
+        for line in sorted(body, key=place)
+    ]
+    return markdown([header[column] for column in shown], lines)
+
+
+def updated(text: str, made: str) -> str:
+    """A document with another table between its marks, and the rest as it was."""
+    above, begin, rest = text.partition(BEGIN)
+    _, end, below = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"no table to replace: {BEGIN.strip()} and {END.strip()} are not there")
+    return f"{above}{begin}\n{made}\n{end}{below}"
+
+
+def main(runs: str, readme: str = "README.md") -> None:
+    path = Path(readme)
+    path.write_text(updated(path.read_text(), table(Path(runs))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

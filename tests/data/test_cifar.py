@@ -1,0 +1,199 @@
+"""CIFAR's pickles: read without running them, or refused by name."""
+
+import os
+import pickle
+from pathlib import Path
+
+import formats
+import numpy as np
+import pytest
+from formats import CIFAR10, CIFAR100, cut
+from reading import (
+    WRITERS,
+    Touch,
+    example,
+    refused,
+    same,
+)
+
+import onepass
+from onepass.data.catalogue import CATALOGUE
+
+
+@pytest.mark.parametrize(("name", "names"), [("cifar10", CIFAR10), ("cifar100", CIFAR100)])
+def test_cifar_as_python_2_wrote_it(tmp_path, name, names):
+    images = example(name, train=5, test=2)
+    WRITERS[name][0](tmp_path / name, images)
+    data = onepass.load(name, root=tmp_path)
+    assert same(data, images)
+    assert data.class_names == tuple(names)
+
+
+def test_the_pickles_written_here_are_like_the_published_ones(tmp_path):
+    folder = formats.write_cifar10(tmp_path, example("cifar10"))
+    content = (folder / "data_batch_1").read_bytes()
+    assert content.startswith(b"\x80\x02}(U\x0bbatch_labelU\x15training batch 1 of 5U\x06labels](K")
+    assert b"cnumpy.core.multiarray\n_reconstruct\n" in content
+    assert list(pickle.loads(content, encoding="bytes")) == [
+        b"batch_label",
+        b"labels",
+        b"data",
+        b"filenames",
+    ]
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+def test_cifar_as_python_3_writes_it(tmp_path, protocol):
+    images = example("cifar10")
+    folder = formats.write_cifar10(tmp_path / "cifar10", images)
+    for path in folder.iterdir():
+        entries = pickle.loads(path.read_bytes(), encoding="latin1")
+        path.write_bytes(pickle.dumps(entries, protocol=protocol))
+    assert same(onepass.load("cifar10", root=tmp_path), images)
+
+
+def test_labels_of_cifar_may_be_an_array(tmp_path):
+    images = example("cifar10")
+    folder = formats.write_cifar10(tmp_path / "cifar10", images)
+    entries = {"data": images.test_x.reshape(10, -1), "labels": images.test_y}
+    (folder / "test_batch").write_bytes(formats.python2_pickle(entries))
+    assert same(onepass.load("cifar10", root=tmp_path), images)
+
+
+CIFAR_FILES = [
+    ("cifar10", "data_batch_1"),
+    ("cifar10", "data_batch_4"),
+    ("cifar10", "test_batch"),
+    ("cifar10", "batches.meta"),
+    ("cifar100", "train"),
+    ("cifar100", "test"),
+    ("cifar100", "meta"),
+]
+
+
+@pytest.fixture(params=CIFAR_FILES, ids=lambda one: one[1])
+def cifar_file(request, tmp_path):
+    name, file = request.param
+    return name, WRITERS[name][0](tmp_path / name, example(name)) / file
+
+
+def gadgets(marker):
+    """Calls that leave a file behind when they are run: module, name, arguments."""
+    touch = f"__import__('pathlib').Path({str(marker)!r}).touch()"
+    return {
+        "a command": (os.system.__module__, "system", (f"touch {marker}",)),
+        "eval": ("builtins", "eval", (touch,)),
+        "exec": ("builtins", "exec", (touch,)),
+        "numpy savetxt": ("numpy", "savetxt", (str(marker), (1,))),
+        "numpy memmap": ("numpy", "memmap", (str(marker), "u1", "w+", 0, (1,))),
+        "numpy testing": ("numpy.testing._private.utils", "runstring", (touch, {})),
+        "numpy through a module": ("numpy.lib._npyio_impl", "savetxt", (str(marker), (1,))),
+    }
+
+
+def call(module, name, arguments):
+    """A pickle that calls a function when it is loaded, by the opcodes `__reduce__` would give."""
+    texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
+    given = pickle.dumps(arguments, protocol=2)[2:-1]
+    return b"\x80\x04}(U\x04data" + texts + b"\x93" + given + b"Ru."
+
+
+def call_of_python_2(module, name, arguments):
+    given = pickle.dumps(arguments, protocol=2)[2:-1]
+    return b"\x80\x02}(U\x04datac" + f"{module}\n{name}\n".encode() + given + b"Ru."
+
+
+@pytest.mark.parametrize("write", [call, call_of_python_2])
+@pytest.mark.parametrize("gadget", gadgets(Path()))
+def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(tmp_path, gadget, write):
+    marker = tmp_path / "marker"
+    module, name, arguments = gadgets(marker)[gadget]
+    content = write(module, name, arguments)
+    pickle.loads(content)  # it would have worked
+    marker.unlink()
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "data_batch_2"
+    path.write_bytes(content)
+    refused("cifar10", path, "refused", f"{module}.{name}", root=tmp_path)
+    assert not marker.exists()
+
+
+def test_every_cifar_file_is_read_without_running_anything(cifar_file, tmp_path):
+    name, path = cifar_file
+    marker = tmp_path / "marker"
+    path.write_bytes(pickle.dumps({b"data": Touch(marker)}))
+    refused(name, path, "refused", root=tmp_path)
+    assert not marker.exists()
+
+
+def test_an_attribute_of_something_admitted_is_not_admitted(tmp_path):
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "data_batch_1"
+    for name in ("ndarray.tofile", "ndarray.dump", "dtype.__class__"):
+        path.write_bytes(call("numpy", name, ()))
+        refused("cifar10", path, "refused", f"numpy.{name}", root=tmp_path)
+
+
+def test_a_truncated_cifar_file_is_named(cifar_file, tmp_path):
+    name, path = cifar_file
+    cut(path)
+    refused(name, path, "not a whole CIFAR file", root=tmp_path)
+
+
+def test_an_empty_cifar_file_is_named(cifar_file, tmp_path):
+    name, path = cifar_file
+    path.write_bytes(b"")
+    refused(name, path, root=tmp_path)
+
+
+def test_a_missing_cifar_file_is_named(tmp_path):
+    for name, file in CIFAR_FILES:
+        path = WRITERS[name][0](tmp_path / file / name, example(name)) / file
+        if file not in ("data_batch_1", "train"):  # these are how the folder is known
+            path.unlink()
+            refused(name, path, root=tmp_path / file)
+
+
+def test_a_cifar_file_that_holds_something_else_is_named(cifar_file, tmp_path):
+    name, path = cifar_file
+    for content in ([1, 2], {"something": "else"}, {}):
+        path.write_bytes(formats.python2_pickle(content))
+        refused(name, path, root=tmp_path)
+
+
+def rewritten(path, **entries):
+    content = pickle.loads(path.read_bytes(), encoding="latin1")
+    path.write_bytes(formats.python2_pickle({**content, **entries}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"labels": [1, 2, 3]},
+        {"data": np.zeros((4, 3071), dtype=np.uint8)},
+        {"data": np.zeros((4, 3072), dtype=np.int64)},
+        {"data": "no array"},
+        {"labels": [0, 1, 2, 10]},
+        {"labels": ["cat", "dog", "cat", "dog"]},
+    ],
+    ids=["few labels", "short rows", "whole numbers", "text", "class 10", "named labels"],
+)
+def test_a_batch_that_is_not_images_with_labels_is_named(tmp_path, entries):
+    folder = formats.write_cifar10(tmp_path / "cifar10", example("cifar10"))
+    path = rewritten(folder / "data_batch_3", **entries)
+    refused("cifar10", folder, root=tmp_path)
+    if "labels" not in entries or len(entries["labels"]) == 3:
+        refused("cifar10", path, root=tmp_path)
+
+
+@pytest.mark.parametrize(("name", "meta"), [("cifar10", "batches.meta"), ("cifar100", "meta")])
+def test_two_cifar_classes_of_one_name_are_refused(tmp_path, name, meta):
+    names = [
+        "cat" if place in (3, 7) else str(place) for place in range(len(CATALOGUE[name].train))
+    ]
+    folder = WRITERS[name][0](tmp_path / name, example(name), names)
+    refused(name, folder / meta, "one name", root=tmp_path)
+
+
+def test_cifar_with_another_number_of_classes_is_refused(tmp_path):
+    folder = formats.write_cifar10(tmp_path / "cifar10", example("cifar10"), CIFAR10[:9])
+    refused("cifar10", folder, "10", root=tmp_path)

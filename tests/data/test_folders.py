@@ -1,0 +1,270 @@
+"""Folders of images of one's own: read exactly, split evenly, or refused by name."""
+
+import shutil
+import struct
+import zlib
+
+import formats
+import numpy as np
+import pytest
+from formats import cut, noise
+from PIL import Image
+from reading import example, in_class_order, refused, same, write_cifar10_folders
+
+import onepass
+from onepass import DataError, InputError
+from onepass.data.files import decode
+
+NAMES = ("ant", "bee", "cow")
+
+
+def own(folder, shape=(3, 6, 5), **options):
+    images = noise(3, shape, train=4, test=2)
+    formats.write_folders(folder, images, NAMES, **options)
+    return in_class_order(images)
+
+
+@pytest.mark.parametrize("test", ["test", "val", "valid", "validation"])
+def test_train_and_test_folders_are_read_exactly(tmp_path, test):
+    images = own(tmp_path / "mine", test=test)
+    data = onepass.load(str(tmp_path / "mine"))
+    assert same(data, images)
+    assert data.class_names == NAMES
+    assert data.name == "mine"
+
+
+def test_greyscale_images_have_one_channel(tmp_path):
+    images = own(tmp_path / "mine", shape=(1, 6, 5))
+    assert same(onepass.load(str(tmp_path / "mine")), images)
+
+
+def test_your_own_images_are_normalised_by_their_own_statistics(tmp_path):
+    images = own(tmp_path / "mine")
+    data = onepass.load(str(tmp_path / "mine"))
+    assert data.mean == pytest.approx(images.train_x.mean(axis=(0, 2, 3)) / 255)
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix"),
+    [("BMP", ".bmp"), ("TIFF", ".tif"), ("PPM", ".ppm"), ("PNG", ".PNG"), ("WEBP", ".webp")],
+)
+def test_other_lossless_formats_are_read_exactly(tmp_path, form, suffix):
+    images = own(tmp_path / "mine")
+    for path in list((tmp_path / "mine").rglob("*.png")):
+        with Image.open(path) as picture:
+            options = {"lossless": True} if form == "WEBP" else {}
+            picture.save(path.with_name(f"{path.stem}-new{suffix}"), form, **options)
+        path.unlink()
+    assert same(onepass.load(str(tmp_path / "mine")), images)
+
+
+def test_files_that_are_no_images_are_passed_over(tmp_path):
+    images = own(tmp_path / "mine")
+    for name in ("notes.txt", "Thumbs.db", ".DS_Store", "._00000.png"):
+        (tmp_path / "mine" / "train" / "ant" / name).write_bytes(b"something")
+    (tmp_path / "mine" / "train" / ".git").mkdir()
+    (tmp_path / "mine" / "labels.csv").write_text("x")
+    assert same(onepass.load(str(tmp_path / "mine")), images)
+
+
+def test_greyscale_among_colour_becomes_colour(tmp_path):
+    images = own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
+    path.write_bytes(formats.encoded(images.train_x[0, :1]))
+    data = onepass.load(str(tmp_path / "mine"))
+    assert np.array_equal(data.train_x[4], np.repeat(images.train_x[0, :1], 3, axis=0))
+    assert np.array_equal(data.train_x[5:], images.train_x[5:])
+
+
+def test_a_greyscale_file_that_comes_first_takes_no_colour_from_the_others(tmp_path):
+    images = own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]
+    path.write_bytes(formats.encoded(images.train_x[0, :1]))
+    data = onepass.load(str(tmp_path / "mine"))
+    assert data.train_x.shape[1] == 3
+    assert np.array_equal(data.train_x[1:], images.train_x[1:])
+
+
+def test_sixteen_bit_greyscale_keeps_its_picture(tmp_path):
+    values = np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)
+    for part in ("train", "test"):
+        (tmp_path / "mine" / part / "one").mkdir(parents=True)
+        Image.fromarray(values).save(tmp_path / "mine" / part / "one" / "deep.png")
+    data = onepass.load(str(tmp_path / "mine"))
+    assert np.abs(data.train_x[0, 0].numpy().astype(int) - values // 256).max() <= 1
+
+
+def test_images_are_scaled_to_the_size_asked_for(tmp_path):
+    own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
+    path.write_bytes(formats.encoded(np.full((3, 20, 9), 77, np.uint8)))
+    data = onepass.load(str(tmp_path / "mine"), image_size=8)
+    assert data.train_x.shape == (12, 3, 8, 8)
+    assert (data.train_x[4] == 77).all()
+    with Image.open(sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]) as picture:
+        wanted = np.asarray(picture.resize((8, 8), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.array_equal(data.train_x[0], wanted)
+
+
+def test_one_size_and_another_are_two_datasets(tmp_path):
+    own(tmp_path / "mine")
+    shapes = [
+        onepass.load(str(tmp_path / "mine"), image_size=n).train_x.shape[2] for n in (8, 9, 8)
+    ]
+    assert shapes == [8, 9, 8]
+
+
+def test_mixed_sizes_need_an_image_size(tmp_path):
+    own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "test" / "bee").iterdir())[1]
+    path.write_bytes(formats.encoded(np.zeros((3, 6, 7), np.uint8)))
+    refused(tmp_path / "mine", path, "7x6", "5x6")
+
+
+@pytest.mark.parametrize("size", [0, -4, 2.5, "8", True])
+def test_an_image_size_that_is_none_is_refused(tmp_path, size):
+    own(tmp_path / "mine")
+    with pytest.raises(InputError, match="image_size"):
+        onepass.load(str(tmp_path / "mine"), image_size=size)
+
+
+@pytest.fixture
+def one_folder(tmp_path):
+    """Twenty of the first class, ten of the second, three of the third; pixels are numbers."""
+    y = np.repeat(np.arange(3), [20, 10, 3])
+    x = np.broadcast_to(np.arange(33, dtype=np.uint8)[:, None, None, None], (33, 1, 4, 4))
+    return formats.write_classes(tmp_path / "mine", x, y, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "held"),
+    [(0.2, [4, 2, 1]), (0.5, [10, 5, 2]), (0.01, [1, 1, 1]), (0.99, [19, 9, 2])],
+)
+def test_a_test_fraction_is_held_out_of_every_class(one_folder, fraction, held):
+    data = onepass.load(str(one_folder), test_fraction=fraction)
+    assert np.bincount(data.test_y).tolist() == held
+    numbers = [x[:, 0, 0, 0].tolist() for x in (data.train_x, data.test_x)]
+    assert sorted(numbers[0] + numbers[1]) == list(range(33))
+    labels = np.repeat(np.arange(3), [20, 10, 3])
+    assert data.train_y.tolist() == labels[numbers[0]].tolist()
+    assert data.test_y.tolist() == labels[numbers[1]].tolist()
+
+
+def test_what_is_held_out_is_the_same_every_time(one_folder, tmp_path, monkeypatch):
+    first = onepass.load(str(one_folder), test_fraction=0.3)
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "another"))
+    again = onepass.load(str(one_folder), test_fraction=0.3)
+    assert np.array_equal(first.test_x, again.test_x)
+    held = first.test_x[:, 0, 0, 0].tolist()
+    assert held != [*range(6), *range(20, 23), 30]  # drawn, and not the first of each class
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.5, 1.5, float("nan"), "0.2"])
+def test_a_fraction_that_is_none_is_refused(one_folder, fraction):
+    with pytest.raises(InputError, match="fraction"):
+        onepass.load(str(one_folder), test_fraction=fraction)
+
+
+def test_one_folder_needs_a_test_fraction(one_folder):
+    refused(one_folder, one_folder, "test fraction")
+
+
+def test_a_class_of_one_image_cannot_be_split(one_folder):
+    for path in sorted((one_folder / "cow").iterdir())[1:]:
+        path.unlink()
+    refused(one_folder, one_folder / "cow", test_fraction=0.5)
+
+
+def test_a_test_fraction_is_not_for_folders_that_have_a_test_part(tmp_path):
+    own(tmp_path / "mine")
+    with pytest.raises(InputError, match="test fraction"):
+        onepass.load(str(tmp_path / "mine"), test_fraction=0.5)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_an_empty_class_is_named(tmp_path, part):
+    own(tmp_path / "mine")
+    for path in (tmp_path / "mine" / part / "bee").iterdir():
+        path.unlink()
+    refused(tmp_path / "mine", tmp_path / "mine" / part, "'bee'")
+
+
+def test_a_class_that_only_one_part_has_is_named(tmp_path):
+    own(tmp_path / "mine")
+    shutil.rmtree(tmp_path / "mine" / "test" / "cow")
+    refused(tmp_path / "mine", tmp_path / "mine" / "test", "'cow'")
+    shutil.copytree(tmp_path / "mine" / "train" / "cow", tmp_path / "mine" / "test" / "cow")
+    shutil.rmtree(tmp_path / "mine" / "train" / "ant")
+    refused(tmp_path / "mine", tmp_path / "mine" / "test", "'ant'")
+
+
+def test_a_published_dataset_in_folders_that_lacks_a_class_is_refused(tmp_path):
+    write_cifar10_folders(tmp_path / "cifar10", example("cifar10"))
+    for part in ("train", "test"):
+        shutil.rmtree(tmp_path / "cifar10" / part / "frog")
+    refused("cifar10", tmp_path / "cifar10", "10 classes", root=tmp_path)
+
+
+@pytest.mark.parametrize("other", ["Ant", "ANT", "ant "])
+def test_two_classes_of_one_name_are_refused(tmp_path, other):
+    own(tmp_path / "mine")
+    shutil.copytree(tmp_path / "mine" / "train" / "ant", tmp_path / "mine" / "train" / other)
+    refused(tmp_path / "mine", tmp_path / "mine" / "train", "one name", repr(other))
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_corrupt_png_is_named(tmp_path, part, place):
+    own(tmp_path / "mine", shape=(3, 30, 30))
+    path = sorted((tmp_path / "mine" / part).rglob("*.png"))[place]
+    cut(path)
+    refused(tmp_path / "mine", path, "whole")
+
+
+@pytest.mark.parametrize("content", [b"<html>not found</html>", b""])
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_png_that_is_none_is_named(tmp_path, content, place):
+    own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
+    path.write_bytes(content)
+    refused(tmp_path / "mine", path, "whole")
+
+
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_png_that_claims_to_be_enormous_is_named(tmp_path, place):
+    own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 100_000, 100_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
+    refused(tmp_path / "mine", path, image_size=8)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
+def test_no_damage_to_an_image_is_worse_than_a_data_error(form):
+    source = np.random.default_rng(0)
+    whole = np.frombuffer(formats.encoded(noise(1, (3, 9, 7)).train_x[0], form), np.uint8)
+    for _ in range(200):
+        damaged = whole.copy()
+        damaged[source.integers(0, len(whole), 3)] = source.integers(0, 256, 3)
+        content = damaged[: source.integers(len(whole) // 2, 2 * len(whole))].tobytes()
+        try:
+            assert decode(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
+        except DataError as problem:
+            assert "some/file" in str(problem)
+
+
+def test_an_empty_folder_is_named(tmp_path):
+    (tmp_path / "mine").mkdir()
+    refused(tmp_path / "mine", tmp_path / "mine")
+    refused(tmp_path / "mine", tmp_path / "mine", test_fraction=0.5)
+    (tmp_path / "mine" / "train").mkdir()
+    (tmp_path / "mine" / "test").mkdir()
+    refused(tmp_path / "mine", tmp_path / "mine" / "train")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    refused(tmp_path / "mine", tmp_path / "mine")
+    (tmp_path / "file").write_text("x")
+    refused(tmp_path / "file", tmp_path / "file")

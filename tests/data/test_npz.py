@@ -1,0 +1,197 @@
+"""Arrays of one's own in an .npz: read exactly, or refused by name."""
+
+import re
+
+import numpy as np
+import pytest
+from formats import cut
+from reading import Touch, refused
+
+import onepass
+from onepass import DataError, InputError, OnepassError
+
+
+def write_npz(path, compressed=False, **arrays):
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
+    return path
+
+
+def mine(x, y=None, **more):
+    y = np.arange(len(x)) % 2 if y is None else np.asarray(y)
+    return {"train_x": x, "train_y": y, "test_x": x[:4], "test_y": y[:4], **more}
+
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((8, 5, 6), None), ((8, 3, 5, 6), (0, 1, 2, 3)), ((8, 5, 6, 3), (0, 3, 1, 2))],
+    ids=["(n,h,w)", "(n,c,h,w)", "(n,h,w,c)"],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_images_of_an_npz_are_read_exactly(tmp_path, shape, axes, compressed):
+    x = RANDOM.integers(0, 256, shape, dtype=np.uint8)
+    write_npz(tmp_path / "mine.npz", compressed, **mine(x))
+    data = onepass.load(str(tmp_path / "mine.npz"))
+    wanted = x[:, None] if axes is None else x.transpose(axes)
+    assert np.array_equal(data.train_x, wanted)
+    assert np.array_equal(data.test_x, wanted[:4])
+    assert data.name == "mine"
+    assert data.is_images
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_that_come_first_stay_first_whatever_the_width(tmp_path, channels):
+    x = RANDOM.integers(0, 256, (6, channels, 5, 3), dtype=np.uint8)
+    data = onepass.load(str(write_npz(tmp_path / "mine.npz", **mine(x))))
+    assert np.array_equal(data.train_x, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_vectors_of_an_npz_are_read_exactly(tmp_path, dtype):
+    x = RANDOM.normal(size=(8, 5)).astype(dtype)
+    data = onepass.load(str(write_npz(tmp_path / "mine.npz", **mine(x))))
+    assert np.array_equal(data.train_x, x.astype(np.float32))
+    assert not data.is_images
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.float32])
+def test_labels_may_be_any_whole_numbers(tmp_path, dtype):
+    y = np.array([30, 7, 200, 7, 30, 200, 0, 0], dtype=dtype)
+    data = onepass.load(str(write_npz(tmp_path / "mine.npz", **mine(np.eye(8), y))))
+    assert data.class_names == ("0", "7", "30", "200")
+    assert data.train_y.tolist() == [2, 1, 3, 1, 2, 3, 0, 0]
+    assert data.test_y.tolist() == [2, 1, 3, 1]
+
+
+@pytest.mark.parametrize("kind", [np.str_, np.bytes_])
+def test_classes_may_have_names(tmp_path, kind):
+    names = np.array(["cat", "dog"], dtype=kind)
+    arrays = mine(np.eye(8), class_names=names)
+    data = onepass.load(str(write_npz(tmp_path / "mine.npz", **arrays)))
+    assert data.class_names == ("cat", "dog")
+
+
+def test_a_part_of_an_npz_may_be_held_out(tmp_path):
+    x, y = np.arange(30.0)[:, None], np.repeat([5, 9], [20, 10])
+    path = str(write_npz(tmp_path / "mine.npz", x=x, y=y))
+    data, again = (onepass.load(path, test_fraction=0.2) for _ in range(2))
+    assert np.bincount(data.test_y).tolist() == [4, 2]
+    held, kept = data.test_x[:, 0].tolist(), data.train_x[:, 0].tolist()
+    assert sorted(held + kept) == list(range(30))
+    assert [y[int(number)] for number in held] == [(5, 9)[label] for label in data.test_y]
+    assert np.array_equal(data.test_x, again.test_x)
+    assert held[:4] != [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 2.0, float("nan"), "0.2"])
+def test_a_fraction_of_an_npz_that_is_none_is_refused(tmp_path, fraction):
+    path = write_npz(tmp_path / "mine.npz", x=np.eye(8), y=np.arange(8) % 2)
+    with pytest.raises(InputError, match="fraction"):
+        onepass.load(str(path), test_fraction=fraction)
+
+
+def test_a_fraction_is_not_for_an_npz_with_a_test_part(tmp_path):
+    path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8)))
+    with pytest.raises(InputError, match="fraction"):
+        onepass.load(str(path), test_fraction=0.5)
+
+
+def test_an_image_size_is_not_for_an_npz(tmp_path):
+    path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8)))
+    with pytest.raises(InputError, match="image_size"):
+        onepass.load(str(path), image_size=8)
+
+
+@pytest.mark.parametrize("key", ["train_x", "train_y", "test_x", "test_y"])
+def test_a_missing_key_is_named(tmp_path, key):
+    arrays = mine(np.eye(8))
+    del arrays[key]
+    path = write_npz(tmp_path / "mine.npz", **arrays)
+    refused(path, path, key)
+
+
+def test_a_missing_label_key_is_named_when_a_part_is_held_out(tmp_path):
+    path = write_npz(tmp_path / "mine.npz", x=np.eye(8))
+    refused(path, path, " y", test_fraction=0.5)
+
+
+def test_pickled_objects_in_an_npz_are_refused_unrun(tmp_path):
+    marker = tmp_path / "marker"
+    objects = np.array([Touch(marker)] * 8, dtype=object)
+    path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8), class_names=objects))
+    refused(path, path, "allow_pickle=False")
+    assert not marker.exists()
+
+
+BAD_ARRAYS = {
+    "NaN": {"train_x": np.full((8, 3), np.nan)},
+    "infinity in the test part": {"test_x": np.full((4, 8), np.inf)},
+    "too few labels": {"train_y": np.zeros(7, int)},
+    "labels in columns": {"train_y": np.zeros((8, 1), int)},
+    "fractional labels": {"train_y": np.arange(8) / 2},
+    "named labels": {"train_y": np.array(list("abababab"))},
+    "negative labels": {"train_y": np.arange(8) - 4},
+    "an unknown test label": {"test_y": np.array([0, 1, 0, 5])},
+    "float images": {"train_x": np.zeros((8, 3, 4, 4)), "test_x": np.zeros((4, 3, 4, 4))},
+    "whole-number vectors": {"train_x": np.eye(8, dtype=int), "test_x": np.eye(8, dtype=int)[:4]},
+    "no samples": {"test_x": np.zeros((0, 8)), "test_y": np.zeros(0, int)},
+    "no samples to learn": {"train_x": np.zeros((0, 8)), "train_y": np.zeros(0, int)},
+    "two shapes": {"test_x": np.zeros((4, 9))},
+    "two kinds": {"test_x": np.zeros((4, 8, 8), np.uint8)},
+    "three names for two classes": {"class_names": np.array(["a", "b", "c"])},
+    "two classes of one name": {"class_names": np.array(["a", "a"])},
+    "one name for all": {"class_names": np.array("ab")},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ARRAYS)
+def test_bad_arrays_are_refused_with_their_file(tmp_path, bad):
+    path = write_npz(tmp_path / "mine.npz", **{**mine(np.eye(8)), **BAD_ARRAYS[bad]})
+    refused(path, path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.99])
+def test_an_npz_cut_short_is_named(tmp_path, compressed, keep):
+    path = write_npz(tmp_path / "mine.npz", compressed, **mine(RANDOM.normal(size=(8, 9))))
+    refused(cut(path, keep), path)
+
+
+def test_a_byte_turned_over_in_an_npz_is_an_error_or_harmless(tmp_path):
+    path, x = tmp_path / "mine.npz", np.random.default_rng(1).normal(size=(4, 9))
+    write_npz(path, compressed=True, **mine(x))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            data = onepass.load(str(path))
+        except DataError as problem:
+            assert str(path) in str(problem)
+        else:
+            assert np.array_equal(data.train_x, x.astype(np.float32))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY"])
+def test_an_npz_that_is_none_is_named(tmp_path, content):
+    path = tmp_path / "mine.npz"
+    path.write_bytes(content)
+    refused(path, path)
+
+
+def test_a_single_array_under_the_name_of_an_npz_is_named(tmp_path):
+    path = tmp_path / "mine.npz"
+    with path.open("wb") as file:
+        np.save(file, np.eye(3))
+    refused(path, path)
+
+
+def test_an_npz_that_is_not_there_is_named(tmp_path):
+    refused(tmp_path / "mine.npz", tmp_path / "mine.npz")
+
+
+def test_options_that_your_own_files_do_not_have_are_named(tmp_path):
+    path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8)))
+    with pytest.raises(OnepassError, match=re.escape("'classes'")):
+        onepass.load(str(path), classes=3)

@@ -1,0 +1,162 @@
+"""What the equations of GSA imply: the first task, single classes, shifts, other names."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from following_gsa import first_task, followed, gsa, stream
+from replaying import BOUNDARY, Times, flat, learned
+from torch import Tensor
+
+import onepass
+from onepass import GSA, ClassIncremental, Finetune, Joint, load
+from onepass.parts import Output
+
+PLAIN = {"net": "mlp", "augment": "none", "device": "cpu", "seed": 2}
+
+
+def test_the_first_task_is_plain_cross_entropy_bit_for_bit():
+    one = learned(onepass.GSA(forwards="separate", memory=50, **PLAIN), first_task())
+    other = learned(onepass.Finetune(**PLAIN), first_task())
+    assert one.params_sha256() == other.params_sha256()
+
+
+def test_the_first_task_is_plain_cross_entropy_with_a_joint_forward_too():
+    sgd = {**PLAIN, "optimizer": "sgd", "lr": 0.1}
+    one = learned(onepass.GSA(memory=50, **sgd), first_task())
+    other = learned(onepass.Finetune(**sgd), first_task())
+    for name, value in one.model.named_parameters():
+        torch.testing.assert_close(value, other.model.get_parameter(name), rtol=0, atol=1e-6)
+
+
+def test_in_the_first_task_only_the_stream_is_trained():
+    for now in followed(gsa(), first_task()):
+        assert now.step.terms["T2"].item() == now.step.terms["T3"].item() == 0
+        stream_size = len(now.case[0])
+        assert bool((now.gradient[:stream_size] != 0).any())
+        assert not bool((now.gradient[stream_size:] != 0).any())
+
+
+def test_with_one_new_class_nothing_is_to_be_told_apart_within_the_task():
+    for now in followed(gsa(), stream("one class at a time")):
+        assert now.step.terms["T1"].item() == 0
+        if len(now.case[2]) == 1:
+            assert now.step.terms["T2"].item() == 0
+
+
+def test_a_stream_of_old_classes_alone_has_no_within_task_term():
+    (*_, now) = followed(gsa(), list(stream("old classes come back"))[:4])
+    assert now.case[3] == set()
+    assert now.step.terms["T1"].item() == 0
+    assert now.step.terms["T2"].item() > 0
+
+
+@pytest.mark.parametrize(("side", "moved"), [("old", {"T3"}), ("new", {"T3"}), ("all", set())])
+def test_a_shift_of_one_side_moves_the_cross_task_term_and_of_both_none(side, moved):
+    items = list(stream("tasks"))
+    shift_of = {"old": slice(0, 5), "new": slice(5, 7), "all": slice(0, 7)}[side]
+    found = []
+    for shift in (0.0, 1.5):  # updated after use, w and v do not know the shift
+        learner = learned(gsa(update="after"), items[:-1])
+        with torch.no_grad():
+            learner.model.head.bias[shift_of] += shift
+        found.append(learner.learn(*items[-1]).terms)
+    changed = {
+        term for term in found[0] if not torch.allclose(found[0][term], found[1][term], atol=1e-5)
+    }
+    assert changed == moved
+
+
+def test_relabelling_the_classes_of_a_task_changes_labels_only():
+    renamed = {0: 2, 1: 0, 2: 1, 3: 4, 4: 3, 5: 6, 6: 5}
+    plain, other = gsa(), gsa()
+    learned(plain, stream("tasks"))
+    for item in stream("tasks"):
+        if item == BOUNDARY:
+            other.new_task()
+        else:
+            other.learn(item[0], [renamed[label] for label in item[1].tolist()])
+    assert [renamed[label] for label in plain.classes] == other.classes
+    for one, two in zip(plain.rates(), other.rates(), strict=True):
+        assert torch.equal(one, two)
+    assert plain.params_sha256() == other.params_sha256()
+
+
+def test_the_two_class_hand_case_holds_in_a_step():
+    learner = gsa(net=Times(0.0), mix=4, lr=1e-12)
+    learner.learn(torch.zeros(2, 6), [0, 0])
+    learner.new_task()
+    with torch.no_grad():
+        learner.model.head.bias.zero_()
+    step = learner.learn(torch.zeros(2, 6), [1, 1])
+    w = 2 / (1 + math.exp(-1))
+    assert [term.item() for term in step.terms.values()] == pytest.approx([0, 0, w * math.log(2)])
+
+
+def test_without_adaptive_weights_the_loss_is_the_plain_decomposition():
+    learner = learned(gsa(weights="none"), list(stream("tasks"))[:5])
+    step = learner.learn(*list(stream("tasks"))[5])
+    first, mixed = step.outputs
+    new, old = learner.new, learner.seen & ~learner.new
+
+    def within(output: Output, side: Tensor) -> Tensor:
+        rows = side[output.y] & (output.weight > 0)
+        logits = output.logits[rows].masked_fill(~side, -math.inf)
+        return F.cross_entropy(logits, output.y[rows])
+
+    across = []
+    for o, y, weight in zip(*mixed, strict=True):
+        if weight:
+            side = (old if new[y] else new).clone()
+            side[y] = True
+            across.append(F.cross_entropy(o.masked_fill(~side, -math.inf), y))
+    expected = within(first, new) + within(mixed, old) + torch.stack(across).mean()
+    torch.testing.assert_close(step.loss, expected)
+
+
+def test_joint_and_separate_forwards_agree_without_batch_normalisation():
+    for one, other in zip(
+        followed(gsa(), stream("tasks")),
+        followed(gsa(forwards="separate"), stream("tasks")),
+        strict=True,
+    ):
+        torch.testing.assert_close(one.step.loss, other.step.loss, rtol=1e-4, atol=1e-5)
+
+
+def test_the_defaults_are_the_papers():
+    learner = onepass.GSA()
+    assert (learner.head, learner.mirror, learner.mix) == ("trained", False, 64)
+    assert (learner.fill, learner.current, learner.forwards) == (None, 0, "joint")
+    assert (learner.statistics, learner.update, learner.weights) == ("mix", "before", "adaptive")
+    assert (learner.optimizer, learner.lr, learner.weight_decay) == ("adam", 1e-3, 1e-4)
+    assert learner.augment == "crop-grey"
+
+
+# ---- on a stream object
+
+
+DATA = load("synthetic", classes=6, train_per_class=30, shape=(12,), seed=5)
+
+
+def parameters(learner, tasks, steps=None):
+    source = ClassIncremental(DATA, tasks=tasks, batch=10, seed=0)
+    for index in range(steps or len(source)):
+        if source.starts_task(index):
+            learner.new_task()
+        learner.learn(*source.batch(index))
+    return flat(learner)
+
+
+@pytest.mark.parametrize("forwards", ["joint", "separate"])
+def test_gsa_in_the_first_task_is_finetuning(forwards):
+    first_task = 6
+    alone = parameters(Finetune(seed=1), 3, first_task)
+    gsa = parameters(GSA(memory=50, forwards=forwards, seed=1), 3, first_task)
+    torch.testing.assert_close(alone, gsa, atol=1e-6, rtol=0)
+
+
+def test_gsa_on_one_task_of_all_classes_is_joint_training():
+    joint = parameters(Joint(seed=1), 1)
+    gsa = parameters(GSA(memory=50, forwards="separate", seed=1), 1)
+    torch.testing.assert_close(joint, gsa, atol=1e-5, rtol=0)

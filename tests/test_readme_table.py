@@ -1,0 +1,51 @@
+"""The README's table is made from runs: a row for every method, and nothing else changes."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from onepass import registry
+from onepass.job import Job, execute
+
+ROOT = Path(__file__).parents[1]
+script = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("joint", "er", "finetune"):
+        execute(Job(method, "synthetic", memory=20, device="cpu"), folder)
+    return folder
+
+
+def test_rows_come_by_year_with_references_for_all_classes_last(runs):
+    header, _, *rows = script["table"](runs).splitlines()
+    assert header == "| method | memory | accuracy | forgetting | any-time | n | passes/sample |"
+    names = [row.split(" | ")[0] for row in rows]
+    assert names == ["| finetune", "| er", "| joint (all classes at once, not online)"]
+
+
+def test_the_rest_of_the_document_stays_as_it_is(runs, tmp_path):
+    text = (ROOT / "README.md").read_text()
+    (tmp_path / "README.md").write_text(text)
+    script["main"](str(runs), str(tmp_path / "README.md"))
+    begin, end = script["BEGIN"], script["END"]
+    changed = (tmp_path / "README.md").read_text()
+    assert changed.count("| er | 20 |") == 1
+    assert changed.partition(begin)[0] == text.partition(begin)[0]
+    assert changed.partition(end)[2] == text.partition(end)[2]
+    script["main"](str(runs), str(tmp_path / "README.md"))
+    assert (tmp_path / "README.md").read_text() == changed
+
+
+def test_a_document_without_marks_is_refused():
+    with pytest.raises(SystemExit, match="no table to replace"):
+        script["updated"]("no marks here", "")
+
+
+def test_a_remark_says_what_the_registry_says():
+    remarks = {info.key: script["remark"](info) for info in registry.methods()}
+    for info in registry.methods():
+        assert bool(remarks[info.key]) == (info.one_task or info.learner.trains_to_score)
