@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from onepass.errors import InputError, UnknownNameError
 from onepass.nets.classifier import Classifier, Precision, evaluating
+from onepass.nets.fast import at_once, compile_kernels
 from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import NearestMean
-from onepass.nets.norm import compile_kernels
-from onepass.nets.parallel import at_once
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.resnet import ResNet18
 from onepass.nets.virtual import after_step, logits_with, of_free_rows

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 Gradients = dict[str, Tensor]
-
-
-def in_vmap(x: Tensor) -> bool:
-    """Whether this tensor stands for several, as those that are given to the network below do."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def batch_gradients(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from onepass.nets.conv import Conv
-from onepass.nets.norm import Norm
-from onepass.nets.parallel import at_once
+from onepass.nets.fast import Conv, Norm, at_once
 
 
 class Block(nn.Module):
