@@ -16,8 +16,8 @@ from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
 from onepass.learner import Learner
-from onepass.streams import STREAMS, make, parse
-from onepass.streams.spec import arguments
+from onepass.nets import NETWORKS
+from onepass.streams import STREAMS, filled, make, parse
 
 
 @app.command(
@@ -28,11 +28,16 @@ Examples:
   onepass list datasets --json""",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets or streams.")],
+    what: Annotated[str, typer.Argument(help="methods, datasets, streams or networks.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what there is."""
-    rows = {"methods": _methods, "datasets": _datasets, "streams": _streams}
+    rows = {
+        "methods": _methods,
+        "datasets": _datasets,
+        "streams": _streams,
+        "networks": _networks,
+    }
     entries = rows[one_of("list", what, tuple(rows))]()
     if as_json:
         for entry in entries:
@@ -90,8 +95,15 @@ def _datasets() -> list[dict[str, Any]]:
 
 def _streams() -> list[dict[str, Any]]:
     return [
-        {"stream": name, "keys": " ".join(arguments(name)), "what": _summary(stream)}
-        for name, stream in STREAMS.items()
+        {"stream": info.key, "keys": " ".join(info.arguments), "what": _summary(info.make)}
+        for info in STREAMS.entries.values()
+    ]
+
+
+def _networks() -> list[dict[str, Any]]:
+    return [
+        {"network": info.key, "takes": info.takes, "what": _summary(info.make)}
+        for info in NETWORKS.entries.values()
     ]
 
 
@@ -158,6 +170,6 @@ def figure(
         figures.accuracy([run.path for run in finished_runs(Path(source))], output, kind=kind)
     else:
         data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
-        table = {"tasks": usual_tasks(data), **parse(source)}
+        table = filled(parse(source), {"tasks": usual_tasks(data)})
         figures.stream(make(data, table, seed=seed), output)
     typer.echo(str(output))

@@ -79,7 +79,7 @@ def test_a_table_written_out_is_read_back(text):
     assert parse(f"{table['stream']}:{pairs}") == table
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", ["class-incremental", "long-tail", "blurry"])
 def test_everything_that_a_stream_takes_can_be_said(data, name):
     said = {"tasks": 2, "batch": 7, "class_order": "shuffled", "boundaries": False}
     said |= {"long-tail": {"rho": 3.5}, "blurry": {"n": 20.0, "m": 30.0}}.get(name, {})
@@ -91,10 +91,10 @@ def test_everything_that_a_stream_takes_can_be_said(data, name):
     assert len(made.tasks) == tasks
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", ["class-incremental", "long-tail", "blurry"])
 def test_what_is_not_said_keeps_its_default(data, name):
     assert parse(name) == parse(f"{name}:") == {"stream": name}
-    assert same(make(data, {"stream": name}, seed=0), STREAMS[name](data))
+    assert same(make(data, {"stream": name}, seed=0), STREAMS[name].make(data))
 
 
 def test_a_table_without_a_name_is_class_incremental(data):
