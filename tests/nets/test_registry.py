@@ -1,16 +1,21 @@
 """Networks by name: how one is added, what it brings, and that its preprocessing is used."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
-from registries import own_networks  # noqa: F401 - a fixture
+from registries import put_back
 from torch import nn
 
 import onepass
-from onepass import InputError, UnknownNameError
+from onepass import InputError, UnknownNameError, nets
 from onepass.nets import MLP, NETWORKS, backbone, network, preprocessing
 
-pytestmark = pytest.mark.usefixtures("own_networks")
+
+@pytest.fixture(autouse=True)
+def own_networks(monkeypatch):
+    put_back(monkeypatch, NETWORKS)
 
 
 def generator(seed=0):
@@ -53,6 +58,13 @@ def shapes():
 def images(count=6, seed=0):
     shape = (count, 1, 5, 4)
     return torch.randint(256, shape, generator=generator(seed), dtype=torch.uint8)
+
+
+def test_every_network_in_a_file_of_the_package_is_imported():
+    files = Path(nets.__file__).parent.glob("*.py")
+    written = {file.stem for file in files if "\n@network(" in file.read_text()}
+    found = {one.make.__module__ for one in NETWORKS.entries.values()}
+    assert {f"onepass.nets.{name}" for name in written} == found
 
 
 def test_the_networks_of_the_package_are_registered_with_a_sentence_each():
