@@ -37,7 +37,7 @@ class Classifier(nn.Module):
         """What a module, the head or another, makes of features; in fp32."""
         with self._arithmetic(features):
             made: Tensor = top(features)
-        return made.float()
+        return made.float()  # losses are computed in fp32, whatever the network's precision
 
     def _arithmetic(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16")

@@ -22,12 +22,13 @@ class NearestMean:
     """
 
     def __init__(self, features: Tensor, y: Tensor, weight: Tensor, classes: int) -> None:
-        share = one_hot(y, classes) * weight.unsqueeze(1)
+        share = one_hot(y, classes) * weight.unsqueeze(1)  # (samples, classes)
         self.means = F.normalize(share.T @ F.normalize(features))  # a sum points as its mean does
         self.absent = share.sum(dim=0) == 0
 
     def scores(self, features: Tensor) -> Tensor:
         """One column for each class."""
         exact = "donot_use_mm_for_euclid_dist"  # a product of matrices would lose small distances
+        # (samples, classes); a class without samples has a mean of zero, which must not win
         distance = torch.cdist(F.normalize(features), self.means, compute_mode=exact)
         return (-distance).masked_fill(self.absent, ABSENT)

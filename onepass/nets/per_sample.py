@@ -28,6 +28,6 @@ def batch_gradients(
     def of_one(parameters: Gradients, x: Tensor, *targets: Tensor) -> Tensor:
         return loss(functional_call(model, parameters, (x,)), *targets)
 
-    over = (None, 0, *(0 for _ in targets))
+    over = (None, 0, *(0 for _ in targets))  # one set of parameters for all mini-batches
     gradients: Gradients = vmap(grad(of_one), in_dims=over)(trained, x, *targets)
     return gradients
