@@ -12,7 +12,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fused_norm.py"]  # no Triton
+collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fast/fused_norm.py"]  # no Triton
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

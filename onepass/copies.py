@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
-from onepass.nets import Classifier, lowered
+from onepass.nets import Classifier, with_lowered_weights
 from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
@@ -119,7 +118,7 @@ class Average(Copy):
         """Its weights move at each step, so under bf16 all are cast at each use, by one kernel."""
         if self.model.precision == "fp32":
             return super().__call__(views)
-        return functional_call(self.model, lowered(self.model), views)  # type: ignore[no-any-return]
+        return with_lowered_weights(self.model, views)
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -117,24 +117,26 @@ class Job:
         )
         if self.validation:
             dataset = dataset.hold_out(self.validation, self.seed)
-        table = {"tasks": data.usual_tasks(dataset), **asked}
-        if info.one_task:
-            table["tasks"] = 1
-        stream = streams.make(dataset, table, seed=self.seed)
+        usual = {"tasks": data.usual_tasks(dataset)}
+        if info.one_task:  # whatever was asked
+            asked.pop("tasks", None)
+            usual = {"tasks": 1}
+        stream = streams.make(dataset, streams.filled(asked, usual), seed=self.seed)
+        if info.one_task and len(stream.tasks) > 1:
+            raise InputError(
+                f"{self.method!r} learns all classes as one task, but stream {asked['stream']!r} "
+                f"always has {len(stream.tasks)}"
+            )
         check_scorable(stream)
         return stream, info.learner.configured(**self.arguments(dataset))
 
     def asked_of_stream(self) -> dict[str, Any]:
         """What the stream's line and the arguments beside it say together."""
-        table = streams.parse(self.stream)
-        for name in ("tasks", "batch", "class_order"):
-            value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
-            if value not in (usual, table.get(name, value)):
-                option = name.replace("_", "-")
-                raise InputError(f"--stream says {name}={table[name]}, --{option} says {value}")
-            if value is not None:
-                table.setdefault(name, value)
-        return table
+        names = ("tasks", "batch", "class_order")
+        usual = {one.name: one.default for one in fields(self) if one.name in names}
+        given = {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
+        del usual["tasks"]  # depends on the data
+        return streams.asked(self.stream, given, usual)
 
     def arguments(self, dataset: data.Dataset) -> dict[str, Any]:
         """Constructor defaults, then the preset, then what was set by hand."""

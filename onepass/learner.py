@@ -37,8 +37,9 @@ class Learner(Steps, Training, ABC):
     Parameters
     ----------
     net
-        `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), `mlp`, `resnet18`,
-        or a module of your own that gives (samples, features); it is copied, never changed.
+        `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
+        (`mlp`, `resnet18`; `onepass list networks`), or a module of your own that gives (samples,
+        features); it is copied, never changed.
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
@@ -51,6 +52,7 @@ class Learner(Steps, Training, ABC):
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std
         Per channel, in units of pixel / 255; vectors: one value for all features or one for each.
+        A network that brings its own preprocessing has no use for them: they are ignored.
     gap
         When `new_task` is never called, unseen classes that arrive after this many batches without
         any mark a boundary.

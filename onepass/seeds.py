@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -22,3 +24,13 @@ def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> to
 
 def permutation(count: int, rng: torch.Generator) -> torch.Tensor:
     return torch.randperm(count, generator=rng)
+
+
+@contextmanager
+def forked(rng: torch.Generator) -> Iterator[None]:
+    """For code that can draw from the global generator only: inside, one draw from ours has seeded
+    it; afterwards it is as it was."""
+    with torch.random.fork_rng(devices=[]):
+        seed = int(torch.randint(2**62, (), generator=rng))
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the GPU's too
+        yield

@@ -23,6 +23,7 @@ from onepass.nets import (
     compile_kernels,
     evaluating,
     feature_count,
+    preprocessing,
     refresh,
 )
 from onepass.parts import Part, Step
@@ -96,6 +97,7 @@ class Trainer:
             augment=settings.augment,
             mirror=settings.mirror,
             rng=self.rng["augmentation"],
+            preprocess=preprocessing(settings.net, shape),
         )
         self.model = self._network(make_head, extra_modules)
         self.optimizer = optimise.make(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -16,7 +16,10 @@ Augment = Literal["crop-grey", "contrastive", "none"]
 
 class Views:
     """`normalise` is for predicting, calling it is for training: augmentation is drawn anew at
-    every call."""
+    every call.
+
+    A network that brings its own `preprocess` has it in place of mean and std, before augmentation.
+    """
 
     def __init__(
         self,
@@ -27,10 +30,20 @@ class Views:
         augment: Augment,
         mirror: bool,
         rng: torch.Generator,
+        preprocess: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        images = len(shape) == 3
         device = rng.device
+        self.preprocess = preprocess
+        if preprocess is not None:  # what is augmented and mirrored is what comes out of it
+            shape = tuple(preprocess(torch.zeros(1, *shape, device=device)).shape[1:])
+            mean = std = None
+        images = len(shape) == 3
         self.augment = augment if images else "none"
+        if self.augment == "contrastive" and preprocess is not None:
+            raise InputError(
+                "augment 'contrastive' changes the colours of pixels, and this net's preprocessing "
+                "does not give them back: choose 'crop-grey' or 'none'"
+            )
         self.copies = 2 if mirror and images else 1
         self.rng = rng
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
@@ -42,8 +55,10 @@ class Views:
             self.shift = -self.mean * self.scale
 
     def normalise(self, x: Tensor) -> Tensor:
-        """(x - mean) / std."""
+        """(x - mean) / std, or what the network's own preprocessing makes of x."""
         inputs = x.float() / 255 if x.dtype == torch.uint8 else x
+        if self.preprocess is not None:
+            return self.preprocess(inputs)
         if self.shift is None or self.scale is None:
             return inputs
         return torch.addcmul(self.shift, inputs, self.scale)

@@ -17,8 +17,8 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
 from onepass.learner import Learner
 from onepass.memory import Store
-from onepass.streams import STREAMS, make, parse
-from onepass.streams.spec import arguments
+from onepass.nets import NETWORKS
+from onepass.streams import STREAMS, filled, make, parse
 
 SAMPLES = 100
 
@@ -31,11 +31,16 @@ Examples:
   onepass list datasets --json""",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets or streams.")],
+    what: Annotated[str, typer.Argument(help="methods, datasets, streams or networks.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what there is."""
-    rows = {"methods": _methods, "datasets": _datasets, "streams": _streams}
+    rows = {
+        "methods": _methods,
+        "datasets": _datasets,
+        "streams": _streams,
+        "networks": _networks,
+    }
     entries = rows[one_of("list", what, tuple(rows))]()
     if as_json:
         for entry in entries:
@@ -59,8 +64,7 @@ def _methods() -> list[dict[str, Any]]:
                 "trained images a step": images.trained,
                 "scored images a step": images.scored,
                 "boundaries": info.boundaries,
-                "kept per sample": " + ".join(n for store in stores for n in store.kept)
-                or "nothing",
+                "kept per sample": " + ".join(kept) or "nothing",
                 "bytes (3x32x32)": sum(store.bytes for store in stores) // SAMPLES,
                 "presets": " ".join(["paper", *info.learner.presets]),
             }
@@ -95,8 +99,15 @@ def _datasets() -> list[dict[str, Any]]:
 
 def _streams() -> list[dict[str, Any]]:
     return [
-        {"stream": name, "keys": " ".join(arguments(name)), "what": _summary(stream)}
-        for name, stream in STREAMS.items()
+        {"stream": info.key, "keys": " ".join(info.arguments), "what": _summary(info.make)}
+        for info in STREAMS.entries.values()
+    ]
+
+
+def _networks() -> list[dict[str, Any]]:
+    return [
+        {"network": info.key, "takes": info.takes, "what": _summary(info.make)}
+        for info in NETWORKS.entries.values()
     ]
 
 
@@ -163,6 +174,6 @@ def figure(
         figures.accuracy([run.path for run in finished_runs(Path(source))], output, kind=kind)
     else:
         data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
-        table = {"tasks": usual_tasks(data), **parse(source)}
+        table = filled(parse(source), {"tasks": usual_tasks(data)})
         figures.stream(make(data, table, seed=seed), output)
     typer.echo(str(output))

@@ -1,66 +1,22 @@
-"""Networks: a backbone that gives features, and the head on top."""
+"""Networks: a backbone that gives features, and the head on top. A network of your own is one file
+with `@network` and one line here."""
 
-from __future__ import annotations
-
-import copy
-from collections.abc import Callable
-
-import torch
-from torch import Tensor, nn
-
-from onepass.errors import InputError, UnknownNameError
-from onepass.nets.aside import Aside
+from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
+from onepass.nets.fast import Aside, compile_kernels, with_lowered_weights
 from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
-from onepass.nets.lower import lowered
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
-from onepass.nets.norm import compile_kernels
 from onepass.nets.per_sample import Gradients, batch_gradients
+from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
 from onepass.nets.twin import evaluating, refresh
 from onepass.nets.virtual import after_step, combined, logits_with, of_free_rows
 
-NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
-    "mlp": lambda shape: MLP(torch.Size(shape).numel()),
-    "resnet18": lambda shape: ResNet18(shape[0]),
-}
-LARGEST_MLP_IMAGE = 28
-
-
-def backbone(net: str | nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> nn.Module:
-    """The network of that name for samples of that shape, or a copy of the user's own."""
-    if isinstance(net, nn.Module):
-        return copy.deepcopy(net)
-    name = net
-    if net == "auto":
-        small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
-        name = "mlp" if small else "resnet18"
-    if name not in NETS:
-        raise UnknownNameError("net", name, ["auto", *NETS])
-    if name == "resnet18" and len(shape) == 1:
-        raise InputError("net 'resnet18' takes images, but the samples are feature vectors")
-    return build(lambda: NETS[name](shape), rng)
-
-
-@torch.no_grad()
-def feature_count(body: nn.Module, x: Tensor) -> int:
-    """How many features the backbone gives, by asking it; its statistics stay as they are."""
-    features = evaluating(body)(x)
-    if not isinstance(features, Tensor):
-        raise InputError(f"the net must give a tensor, but it gave a {type(features).__name__}")
-    if features.ndim != 2 or len(features) != len(x):
-        raise InputError(
-            f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
-            f"{tuple(features.shape)}"
-        )
-    return int(features.shape[1])
-
-
 __all__ = [
     "MLP",
-    "NETS",
+    "NETWORKS",
     "Aside",
     "ByFeatures",
     "Classifier",
@@ -68,6 +24,7 @@ __all__ = [
     "Gradients",
     "Head",
     "NearestMean",
+    "Network",
     "Precision",
     "ResNet18",
     "after_step",
@@ -79,7 +36,9 @@ __all__ = [
     "evaluating",
     "feature_count",
     "logits_with",
-    "lowered",
+    "network",
     "of_free_rows",
+    "preprocessing",
     "refresh",
+    "with_lowered_weights",
 ]

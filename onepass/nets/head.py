@@ -26,6 +26,7 @@ class Head(nn.Module):
         weight, bias = _birth(capacity, features, rng)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(bias)
+        # Not saved: which rows are free follows from the classes, what is held from the weights.
         self.register_buffer("free", torch.zeros(capacity, dtype=torch.bool), persistent=False)
         self.register_buffer("held_weight", weight.clone(), persistent=False)
         self.register_buffer("held_bias", bias.clone(), persistent=False)
@@ -39,7 +40,7 @@ class Head(nn.Module):
         return [one for one in (self.weight, self.bias) if one.requires_grad]
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.weight, self.bias)
+        return F.linear(features, self.weight, self.bias)  # (samples, capacity)
 
     def grow(self, capacity: int, rng: torch.Generator) -> None:
         """More spare rows; those that are there keep their values. Makes new parameters."""
@@ -69,6 +70,7 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def restore(self) -> None:
+        """Puts back the rows that are not free, without asking on the host which they are."""
         torch.where(self.free.unsqueeze(1), self.weight, self.held_weight, out=self.weight)
         torch.where(self.free, self.bias, self.held_bias, out=self.bias)
 
@@ -89,5 +91,5 @@ class CosineHead(Head):
 def _birth(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Drawn row by row, so that a row's birth value does not depend on how the head grew."""
     bound = 1 / math.sqrt(features)
-    drawn = (2 * torch.rand(rows, features + 1, generator=rng) - 1) * bound
+    drawn = (2 * torch.rand(rows, features + 1, generator=rng) - 1) * bound  # bias: last column
     return drawn[:, :-1].contiguous(), drawn[:, -1].contiguous()

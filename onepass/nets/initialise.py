@@ -3,24 +3,92 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from onepass.errors import InputError
+from onepass.seeds import forked
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
-    """Makes a module without touching the global generator: shapes first, values afterwards."""
-    with torch.device("meta"):
+    """Makes a module without touching the global generator: shapes first, values afterwards.
+
+    What the module's constructor puts into its tensors is lost. A layer whose tensors cannot all be
+    given values again is refused.
+    """
+    with torch.device("meta"):  # tensors there have shapes and no values, so nothing is drawn
         net = make()
+    _refuse_shared(net)
     net.to_empty(device="cpu")
-    for module in net.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            fan_in = module.weight[0].numel()
-            bound = 1 / math.sqrt(fan_in)
-            nn.init.uniform_(module.weight, -bound, bound, generator=rng)
-            if module.bias is not None:
-                nn.init.uniform_(module.bias, -bound, bound, generator=rng)
-        elif isinstance(module, nn.BatchNorm2d):
-            module.reset_parameters()
+    for name, module in net.named_modules():
+        own = list(_tensors(module))
+        for _, tensor in own:
+            _mark(tensor)
+        if own:
+            _initialise(module, rng)
+        for key, tensor in _tensors(module):
+            if _still_marked(tensor):
+                raise _refusal(name, module, key)
     return net
+
+
+def _refuse_shared(net: nn.Module) -> None:
+    """`to_empty` would give each of two layers that share a parameter one of its own."""
+    known = set()
+    for name, module in net.named_modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            if parameter in known:
+                raise _refusal(name, module, key, "which another layer has too")
+            known.add(parameter)
+
+
+def _initialise(module: nn.Module, rng: torch.Generator) -> None:
+    """A layer's own tensors, not those of the layers inside it."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        fan_in = module.weight[0].numel()
+        bound = 1 / math.sqrt(fan_in)
+        nn.init.uniform_(module.weight, -bound, bound, generator=rng)
+        if module.bias is not None:
+            nn.init.uniform_(module.bias, -bound, bound, generator=rng)
+    elif isinstance(module, nn.BatchNorm2d):
+        module.reset_parameters()
+    elif callable(reset := getattr(module, "reset_parameters", None)):
+        with forked(rng):  # it can draw from the global generator only
+            reset()
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, buffers, and tensors that are plain attributes, which stay on the meta device."""
+    yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)
+    yield from ((name, one) for name, one in vars(module).items() if isinstance(one, Tensor))
+
+
+@torch.no_grad()
+def _mark(tensor: Tensor) -> None:
+    """Writes what no initialisation would, so that a value that was forgotten can be told."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.fill_(math.nan)
+    elif tensor.dtype != torch.bool:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def _still_marked(tensor: Tensor) -> bool:
+    if tensor.is_meta or tensor.dtype == torch.bool:  # masks are computed, not initialised
+        return True
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool(tensor.isnan().any())
+    return bool((tensor == torch.iinfo(tensor.dtype).max).any())
+
+
+def _refusal(
+    name: str, module: nn.Module, tensor: str, why: str = "for which there is no rule"
+) -> InputError:
+    kind = type(module).__name__
+    layer = f"its layer {name!r} ({kind})" if name else f"it ({kind})"
+    return InputError(
+        f"the net cannot be initialised: {layer} has {tensor!r}, {why}; give the finished module "
+        "as net=…, or register the network with initialises=True"
+    )

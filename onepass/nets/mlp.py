@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
+
+from onepass.nets.registry import network
 
 
 class MLP(nn.Module):
@@ -15,5 +19,11 @@ class MLP(nn.Module):
         self.second = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.relu(self.first(x.flatten(1)))
+        hidden = torch.relu(self.first(x.flatten(1)))  # (samples, width)
         return torch.relu(self.second(hidden))
+
+
+@network("mlp", takes="images and vectors")
+def mlp(shape: tuple[int, ...]) -> nn.Module:
+    """Two layers of 400 units over all pixels or features."""
+    return MLP(math.prod(shape))

@@ -35,6 +35,7 @@ class NearestMean(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(n, classes)."""
         exact = "donot_use_mm_for_euclid_dist"  # a product of matrices would lose small distances
+        # (samples, classes); a class without samples has a mean of zero, which must not win
         distance = torch.cdist(F.normalize(features), self.means, compute_mode=exact)
         return (-distance).masked_fill(self.absent, ABSENT)
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 Gradients = dict[str, Tensor]
-
-
-def in_vmap(x: Tensor) -> bool:
-    """Whether this tensor stands for several, as those that are given to the network below do."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def batch_gradients(
@@ -34,6 +28,6 @@ def batch_gradients(
     def of_one(parameters: Gradients, x: Tensor, *targets: Tensor) -> Tensor:
         return loss(functional_call(model, parameters, (x,)), *targets)
 
-    over = (None, 0, *(0 for _ in targets))
+    over = (None, 0, *(0 for _ in targets))  # one set of parameters for all mini-batches
     gradients: Gradients = vmap(grad(of_one), in_dims=over)(trained, x, *targets)
     return gradients

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from onepass.nets.conv import Conv
-from onepass.nets.norm import Norm
-from onepass.nets.parallel import at_once
+from onepass.nets.fast import Conv, Norm, at_once
+from onepass.nets.registry import network
 
 
 class Block(nn.Module):
@@ -23,11 +22,13 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(Conv(inputs, outputs, 1, stride), Norm(outputs))
 
     def main(self, x: Tensor) -> Tensor:
+        """What the shortcut goes round, up to the last norm, which adds the two."""
         out: Tensor = self.conv2(self.norm1(self.conv1(x), relu=True))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut, out = at_once(x, self.shortcut, self.main)
+        # relu(norm2(out) + shortcut), the end of the block in the paper
         return self.norm2(out, plus=shortcut, relu=True)  # type: ignore[no-any-return]
 
 
@@ -48,4 +49,10 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.stages(self.norm(self.stem(x), relu=True))
-        return out.mean(dim=(2, 3))
+        return out.mean(dim=(2, 3))  # (samples, 8 width, h/8, w/8) -> (samples, 8 width)
+
+
+@network("resnet18", takes="images")
+def resnet18(shape: tuple[int, ...]) -> nn.Module:
+    """ResNet18 (He et al., 2016) with a stem for small images, 512 features."""
+    return ResNet18(shape[0])

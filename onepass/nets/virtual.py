@@ -21,6 +21,7 @@ def combined(
 
 def of_free_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of the trained parameters, with zeros in the rows of the head that do not move."""
+    # the optimiser's step is followed by Head.restore; here the same rows must not move at all
     free = {"head.weight": model.head.free.unsqueeze(1), "head.bias": model.head.free}
     return [
         gradient * free[name] if name in free else gradient

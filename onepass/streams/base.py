@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,56 +16,85 @@ from onepass.settings import check
 
 
 class Stream:
-    """Batches (x, y), each sample once. Iterating yields nothing but batches: where tasks begin
-    and which classes they hold stay on the evaluator's side.
+    """Batches (x, y). Iterating yields nothing but batches: where tasks begin and which classes
+    they hold stay on the evaluator's side.
+
+    A stream of your own derives from this class, or from one of the others, works out an order and
+    may override `change`. Under `@stream` it has a name for the command line too.
 
     Parameters
     ----------
-    parts
-        One tensor of training indices per task, in the order in which they arrive.
+    order
+        The indices of training samples in the order in which they arrive, a tensor for each task.
     tasks
-        The classes that each task brings.
+        The classes that each task brings; by default those of its samples that no task brought
+        before.
+    batch
+        Samples a step; the last batch of a task may be shorter.
     boundaries
         Whether the learner is told where a task begins; if not, it has to find out.
-    spec
-        What was asked for: the table from which `make` makes the stream again.
     derived
-        What followed from it and the seed, for the record.
+        What followed from the arguments and the seed and is worth a line in a run's record.
+
+    >>> from onepass.data import load
+    >>> digits = load("digits")
+    >>> backwards = Stream(digits, [torch.arange(len(digits.train_y)).flip(0)], batch=50)
+    >>> len(backwards), backwards.tasks
+    (29, [(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)])
     """
+
+    key: ClassVar[str] = ""  # of a class under @stream
 
     def __init__(
         self,
         dataset: Dataset,
-        parts: Sequence[Tensor],
-        tasks: Sequence[Sequence[int]],
-        batch: int,
+        order: Sequence[Tensor],
+        tasks: Sequence[Sequence[int]] | None = None,
+        batch: int = 10,
         boundaries: bool = True,
         *,
-        spec: dict[str, object],
-        derived: dict[str, object],
+        derived: Mapping[str, object] | None = None,
     ) -> None:
         check("batch", batch, int)
         check("boundaries", boundaries, bool)
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
-        self.dataset = dataset
-        self.tasks = [tuple(group) for group in tasks]
-        self.boundaries = boundaries
-        self.spec = {**spec, "batch": batch, "boundaries": boundaries}
-        self.derived = {"classes": self.tasks, **derived}
-        if empty := [task for task, part in enumerate(parts) if not len(part)]:
+        if empty := [task for task, index in enumerate(order) if not len(index)]:
             raise InputError(f"task {empty[0] + 1} of the stream would have no samples")
-        pieces = [torch.split(part, batch) for part in parts]
-        self._batches = [piece for part in pieces for piece in part]
-        self._places = self._batches
-        self._task_of = [task for task, part in enumerate(pieces) for _ in part]
+        self.dataset = dataset
+        groups = _first_seen(dataset, order) if tasks is None else tasks
+        self.tasks = [tuple(group) for group in groups]
+        self.boundaries = boundaries
+        # What was asked for, from which `make` makes the stream again: filled in by @stream.
+        self.spec: dict[str, object] = {"stream": type(self).__name__}
+        self.derived: dict[str, object] = {"classes": self.tasks, **(derived or {})}
+        pieces = [torch.split(index, batch) for index in order]
+        self._batches = [piece for task in pieces for piece in task]
+        self._places = self._batches  # the same indices, where the samples are
+        self._task_of = [number for number, task in enumerate(pieces) for _ in task]
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        x = self.dataset.train_x.index_select(0, self._places[step])
-        return x, self.dataset.train_y[self._batches[step]]
+        x = self.dataset.train_x.index_select(0, self._places[step])  # a copy
+        changed = self.change(x, step)
+        if changed.shape != x.shape or changed.dtype != x.dtype:
+            raise InputError(
+                f"{type(self).__name__}.change must keep {x.dtype} {tuple(x.shape)}, but it gave "
+                f"{changed.dtype} {tuple(changed.shape)}"
+            )
+        return changed, self.dataset.train_y[self._batches[step]]
+
+    def change(self, x: Tensor, step: int) -> Tensor:
+        """What the learner is given in place of the samples of this step: as they are, unless a
+        stream says otherwise. The dataset stays as it is.
+
+        Shape and type must stay; x may lie on a GPU. The same step must give the same values
+        whenever it is asked for, or a run that was stopped would go on with others: what is random
+        is drawn from a generator made for the step, `seeds.generator(seed, f"noise {step}")`.
+        """
+        return x
 
     def on(self, device: torch.device) -> Stream:
         """The same stream with its samples on a device; labels stay where `learn` reads them."""
@@ -94,3 +124,14 @@ class Stream:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return (self.batch(step) for step in range(len(self)))
+
+
+def _first_seen(dataset: Dataset, order: Sequence[Tensor]) -> list[list[int]]:
+    """For each task, the classes of its samples that no task had before."""
+    known: set[int] = set()
+    groups = []
+    for index in order:
+        here = set(dataset.train_y[index].tolist())
+        groups.append(sorted(here - known))
+        known |= here
+    return groups

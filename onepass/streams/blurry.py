@@ -10,8 +10,10 @@ from onepass.seeds import generator, permutation
 from onepass.settings import check
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.registry import stream
 
 
+@stream("blurry")
 class Blurry(Stream):
     """i-Blurry (Koh et al., ICLR 2022): n per cent of the classes are disjoint, they come in their
     own task only; of each of the others, m per cent of the samples are spread evenly over the other
@@ -53,34 +55,21 @@ class Blurry(Stream):
         groups = deal(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         labels = [label for group in groups for label in group]
-        drawn = permutation(len(labels), generator(seed, "disjoint classes"))
+        drawn = permutation(len(labels), generator(seed, "disjoint classes"))  # n moves no order
         disjoint = {labels[i] for i in drawn[: round(len(labels) * n / 100)].tolist()}
-        pieces: list[list[torch.Tensor]] = [[] for _ in groups]
+        pieces: list[list[torch.Tensor]] = [[] for _ in groups]  # of each task, indices by class
         turn = 0  # leftovers of one class go on where those of the last one ended
         for home, group in enumerate(groups):
             for label in group:
                 index = shuffled(samples_of(dataset, label), rng)
                 away = 0 if label in disjoint or len(groups) == 1 else round(len(index) * m / 100)
-                pieces[home].append(index[away:])
+                pieces[home].append(index[away:])  # 100 - m per cent stay in the class's own task
                 others = [task for task in range(len(groups)) if task != home]
                 for hand in range(len(others) if away else 0):
                     task = others[(turn + hand) % len(others)]
                     pieces[task].append(index[:away][hand :: len(others)])
                 turn += away
-        parts = [shuffled(torch.cat(piece).sort().values, rng) for piece in pieces]
-        asked: dict[str, object] = {
-            "stream": "blurry",
-            "tasks": tasks,
-            "class_order": class_order,
-            "n": n,
-            "m": m,
-        }
-        super().__init__(
-            dataset,
-            parts,
-            groups,
-            batch,
-            boundaries,
-            spec=asked,
-            derived={"seed": seed, "disjoint": sorted(disjoint)},
-        )
+        # sorted first, so that the shuffle depends on which samples a task has and on nothing else
+        order = [shuffled(torch.cat(piece).sort().values, rng) for piece in pieces]
+        derived = {"disjoint": sorted(disjoint)}
+        super().__init__(dataset, order, groups, batch, boundaries, derived=derived)

@@ -8,8 +8,10 @@ from onepass.data.base import Dataset
 from onepass.seeds import generator
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.registry import stream
 
 
+@stream("class-incremental")
 class ClassIncremental(Stream):
     """Tasks of disjoint classes; inside a task the samples are shuffled.
 
@@ -42,15 +44,8 @@ class ClassIncremental(Stream):
     ) -> None:
         groups = deal(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
-        parts = []
+        order = []
         for group in groups:
             index = torch.cat([samples_of(dataset, label) for label in group])
-            parts.append(shuffled(index.sort().values, rng))
-        asked: dict[str, object] = {
-            "stream": "class-incremental",
-            "tasks": tasks,
-            "class_order": class_order,
-        }
-        super().__init__(
-            dataset, parts, groups, batch, boundaries, spec=asked, derived={"seed": seed}
-        )
+            order.append(shuffled(index.sort().values, rng))  # however the classes were listed
+        super().__init__(dataset, order, groups, batch, boundaries)

@@ -29,10 +29,10 @@ def deal(dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int) -> 
             f"tasks must lie between 1 and the {dataset.classes} classes of {dataset.name!r}, "
             f"not {tasks}"
         )
-    order = torch.arange(dataset.classes)
+    order = torch.arange(dataset.classes)  # natural: by label
     if class_order == "shuffled":
         order = permutation(dataset.classes, generator(seed, "class order"))
-    return _present(dataset, [part.tolist() for part in torch.tensor_split(order, tasks)])
+    return _present(dataset, [group.tolist() for group in torch.tensor_split(order, tasks)])
 
 
 def samples_of(dataset: Dataset, label: int) -> Tensor:

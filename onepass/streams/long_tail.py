@@ -12,6 +12,7 @@ from onepass.seeds import generator
 from onepass.settings import check
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.registry import stream
 
 
 def long_tail_counts(counts: list[int], rho: float) -> list[int]:
@@ -25,6 +26,7 @@ def long_tail_counts(counts: list[int], rho: float) -> list[int]:
     return [max(1, math.floor(n / rho ** (c / last))) for c, n in enumerate(counts)]
 
 
+@stream("long-tail")
 class LongTail(Stream):
     """Exponentially falling class sizes, the first `rho` times the last; the test set stays whole.
 
@@ -61,27 +63,13 @@ class LongTail(Stream):
         rng = generator(seed, "stream order")
         whole = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
         kept = long_tail_counts(whole, rho)
-        chosen = generator(seed, "long tail")
+        chosen = generator(seed, "long tail")  # of its own: rho moves no other draw
         subset = {
             label: shuffled(samples_of(dataset, label), chosen)[: kept[label]]
             for label in range(dataset.classes)
         }
-        parts = [
+        order = [
             shuffled(torch.cat([subset[label] for label in group]).sort().values, rng)
             for group in groups
         ]
-        asked: dict[str, object] = {
-            "stream": "long-tail",
-            "tasks": tasks,
-            "class_order": class_order,
-            "rho": rho,
-        }
-        super().__init__(
-            dataset,
-            parts,
-            groups,
-            batch,
-            boundaries,
-            spec=asked,
-            derived={"seed": seed, "counts": kept},
-        )
+        super().__init__(dataset, order, groups, batch, boundaries, derived={"counts": kept})

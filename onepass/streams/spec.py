@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Mapping
+from typing import Any
 
 from onepass.data.base import Dataset
 from onepass.errors import InputError, UnknownNameError
 from onepass.settings import check, read
 from onepass.streams.base import Stream
-from onepass.streams.blurry import Blurry
-from onepass.streams.class_incremental import ClassIncremental
-from onepass.streams.long_tail import LongTail
+from onepass.streams.classes import Tasks
+from onepass.streams.registry import STREAMS
 
-STREAMS: dict[str, Callable[..., Stream]] = {
-    "class-incremental": ClassIncremental,
-    "long-tail": LongTail,
-    "blurry": Blurry,
-}
+USUAL = "class-incremental"  # the stream of a table that names none
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -40,29 +34,61 @@ def parse(text: str) -> dict[str, Any]:
             raise UnknownNameError(f"key of stream {table['stream']!r}", key, valid)
         if key in table:
             raise InputError(f"{key} is said twice in {text!r}")
-        table[key] = read(key, value, valid[key])
+        table[key] = read(key, value, _plain(valid[key]))
     return table
+
+
+def asked(text: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a stream's line together with the options beside it: those that were given,
+    which the stream must take, and the usual values of others, for streams that take them.
+
+    >>> asked("long-tail:rho=10", {"batch": 5}, {"class_order": "natural"})
+    {'stream': 'long-tail', 'rho': 10, 'batch': 5, 'class_order': 'natural'}
+    >>> asked("long-tail:batch=2", {"batch": 5}, {})
+    Traceback (most recent call last):
+    ...
+    onepass.errors.InputError: --stream says batch=2, --batch says 5
+    """
+    table = parse(text)
+    valid = arguments(table["stream"])
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if name not in valid:
+            takes = ", ".join(valid) or "nothing"
+            raise InputError(f"stream {table['stream']!r} takes no {option}; it takes: {takes}")
+        if table.setdefault(name, value) != value:
+            raise InputError(f"--stream says {name}={table[name]}, {option} says {value}")
+    return filled(table, usual)
+
+
+def filled(table: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with the usual values of what it does not say and its stream takes."""
+    valid = arguments(table.get("stream", USUAL))
+    missing = {name: usual[name] for name in usual if name in valid and name not in table}
+    return {**table, **missing}
 
 
 def make(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
     """The stream of a table, as TOML or `parse` gives it; an unknown key is an error."""
     chosen = dict(table)
-    name = chosen.pop("stream", "class-incremental")
+    name = chosen.pop("stream", USUAL)
     valid = arguments(name)
     for key, value in chosen.items():
         if key not in valid:
             raise UnknownNameError(f"key of stream {name!r}", key, valid)
-        if not (key == "tasks" and isinstance(value, list)):  # groups of classes, checked there
-            check(key, value, valid[key])
-    return STREAMS[name](dataset, seed=seed, **chosen)
+        if not (valid[key] == Tasks and isinstance(value, list)):  # groups, checked where dealt
+            check(key, value, _plain(valid[key]))
+    found = STREAMS[name]
+    seeded = {"seed": seed} if found.seeded else {}
+    return found.make(dataset=dataset, **seeded, **chosen)
 
 
 def arguments(name: str) -> dict[str, Any]:
     """What a stream takes, besides dataset and seed, with types."""
     check("stream", name, str)
-    if name not in STREAMS:
-        raise UnknownNameError("stream", name, STREAMS)
-    hints = get_type_hints(STREAMS[name].__init__)
-    hints["tasks"] = int
-    names = inspect.signature(STREAMS[name]).parameters
-    return {key: hints[key] for key in names if key not in ("dataset", "seed")}
+    return STREAMS[name].arguments
+
+
+def _plain(annotation: Any) -> Any:
+    """How an argument is written in one line: of tasks, the number."""
+    return int if annotation == Tasks else annotation

@@ -122,7 +122,7 @@ def refused(*arguments: object) -> str:
         (("data", "check", "cifar"), ["'cifar'", "cifar100", "mnist"]),
         (("data", "check", "mnist", "--data-root", "EMPTY"), ["mnist", "download"]),
         (("data", "cache", "mnist", "--data-root", "EMPTY"), ["mnist", "download"]),
-        (("list", "things"), ["'things'", "methods", "datasets", "streams"]),
+        (("list", "things"), ["'things'", "methods", "datasets", "streams", "networks"]),
         (("list",), ["what"]),
         (("table", "FINISHED", "--format", "html"), ["'html'", "markdown", "latex", "csv"]),
         (("table", "FINISHED", "--against", "hearsay"), ["'hearsay'", "published"]),

@@ -402,6 +402,7 @@ def test_list_methods_knows_every_registered_method() -> None:
         ("methods", "method", {"gsa", "er", "finetune", "joint", "gsa-released"}),
         ("datasets", "dataset", {"digits", "synthetic", "cifar100"}),
         ("streams", "stream", {"class-incremental", "long-tail", "blurry"}),
+        ("networks", "network", {"mlp", "resnet18"}),
     ],
 )
 def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
@@ -420,3 +421,13 @@ def test_what_a_stream_is_is_a_whole_sentence():
     }
     assert told["blurry"].endswith("spread evenly over the other tasks")
     assert told["class-incremental"].startswith("Tasks of disjoint classes; inside a task")
+
+
+def test_a_network_is_listed_with_what_it_takes_and_its_sentence():
+    listed = {one["network"]: one for one in onepass("list", "networks", "--json").records}
+    assert listed["resnet18"]["takes"] == "images"
+    assert listed["mlp"] == {
+        "network": "mlp",
+        "takes": "images and vectors",
+        "what": "Two layers of 400 units over all pixels or features",
+    }

@@ -15,9 +15,9 @@ CLASSES = 5
 
 
 def drawn(seed, samples=12, width=4, classes=CLASSES):
-    source = torch.Generator().manual_seed(seed)
-    features = torch.randn(samples, width, generator=source)
-    return features, torch.randint(classes, (samples,), generator=source)
+    rng = torch.Generator().manual_seed(seed)
+    features = torch.randn(samples, width, generator=rng)
+    return features, torch.randint(classes, (samples,), generator=rng)
 
 
 def unit(vector):

@@ -33,18 +33,18 @@ BODIES = {
 
 def classifier(name: str, seed: int = 0) -> Classifier:
     """With BatchNorm statistics that are not those of birth."""
-    source = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     make, features = BODIES[name]
-    model = Classifier(build(make, source), Head(features, len(SEEN), source))
-    model(torch.randn(6, 3, 10, 10, generator=source))
+    model = Classifier(build(make, rng), Head(features, len(SEEN), rng))
+    model(torch.randn(6, 3, 10, 10, generator=rng))
     return model
 
 
 def batches(count: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    source = torch.Generator().manual_seed(1)
-    x = torch.randn(count, size, 3, 10, 10, generator=source)
-    y = torch.randint(CLASSES, (count, size), generator=source)
-    return x, y, torch.rand(count, size, generator=source)
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(count, size, 3, 10, 10, generator=rng)
+    y = torch.randint(CLASSES, (count, size), generator=rng)
+    return x, y, torch.rand(count, size, generator=rng)
 
 
 def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:

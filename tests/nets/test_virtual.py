@@ -12,11 +12,11 @@ LR = 0.3
 
 
 def a_model(precision="fp32"):
-    source = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     body = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
     for parameter in body.parameters():
-        nn.init.uniform_(parameter, -1, 1, generator=source)
-    head = Head(4, 8, source)
+        nn.init.uniform_(parameter, -1, 1, generator=rng)
+    head = Head(4, 8, rng)
     head.free[:3] = True
     return Classifier(body, head, precision)
 
@@ -42,9 +42,9 @@ def really_stepped(model, gradients):
 
 
 def random_gradients(model):
-    source = torch.Generator().manual_seed(2)
+    rng = torch.Generator().manual_seed(2)
     trained = [one for one in model.parameters() if one.requires_grad]
-    return [torch.randn(one.shape, generator=source) for one in trained]
+    return [torch.randn(one.shape, generator=rng) for one in trained]
 
 
 def test_the_parameters_are_those_after_a_plain_gradient_step():

@@ -4,6 +4,7 @@ import pytest
 
 from onepass import registry
 from onepass.job import Job, execute
+from onepass.streams import STREAMS
 
 SPECS = [
     "class-incremental:boundaries=false",
@@ -12,7 +13,7 @@ SPECS = [
     "blurry:n=50,m=20",
     "blurry:n=0,m=50,boundaries=false",
 ]
-
+SPECS += [name for name in STREAMS.entries if not any(line.startswith(name) for line in SPECS)]
 
 FEW_EPOCHS = {"gdumb": {"epochs": "16"}}
 

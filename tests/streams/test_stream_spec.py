@@ -1,6 +1,7 @@
 """A stream from one line of text, from a TOML table, or from Python: all the same stream."""
 
 import tomllib
+from typing import Literal, get_args, get_origin
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import onepass
 from onepass import Blurry, ClassIncremental, InputError, LongTail, OnepassError, UnknownNameError
 from onepass.streams import STREAMS, make, parse
+from onepass.streams.classes import Tasks
 
 SPECS = {
     "class-incremental": (
@@ -79,22 +81,28 @@ def test_a_table_written_out_is_read_back(text):
     assert parse(f"{table['stream']}:{pairs}") == table
 
 
-@pytest.mark.parametrize("name", STREAMS)
+def a_value(annotation):
+    """Not the default, whatever the stream."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)[-1]
+    return {Tasks: 2, int: 7, float: 3.5, bool: False}[annotation]
+
+
+@pytest.mark.parametrize("name", STREAMS.entries)
 def test_everything_that_a_stream_takes_can_be_said(data, name):
-    said = {"tasks": 2, "batch": 7, "class_order": "shuffled", "boundaries": False}
-    said |= {"long-tail": {"rho": 3.5}, "blurry": {"n": 20.0, "m": 30.0}}.get(name, {})
+    said = {key: a_value(one) for key, one in STREAMS[name].arguments.items()}
     text = f"{name}:" + ",".join(f"{key}={value}" for key, value in said.items())
     assert parse(text) == {"stream": name, **said}
     made = make(data, parse(text), seed=3)
-    tasks = said.pop("tasks")
-    assert {key: made.spec[key] for key in said} == said
-    assert len(made.tasks) == tasks
+    assert made.spec == {"stream": name, **said}
+    assert made.derived["seed"] == 3
+    assert len(made.tasks) == 2
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", STREAMS.entries)
 def test_what_is_not_said_keeps_its_default(data, name):
     assert parse(name) == parse(f"{name}:") == {"stream": name}
-    assert same(make(data, {"stream": name}, seed=0), STREAMS[name](data))
+    assert same(make(data, {"stream": name}, seed=0), STREAMS[name].make(data))
 
 
 def test_a_table_without_a_name_is_class_incremental(data):

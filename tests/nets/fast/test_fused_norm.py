@@ -12,31 +12,31 @@ from torch import nn
 import onepass
 from onepass import learner as learner_module
 from onepass.nets import compile_kernels
-from onepass.nets import norm as norm_module
-from onepass.nets.norm import Norm
+from onepass.nets.fast import norm as norm_module
+from onepass.nets.fast.norm import Norm
 
 if sys.platform != "linux":
     pytest.skip("Triton is for Linux", allow_module_level=True)
 
-from onepass.nets import fused_norm
+from onepass.nets.fast import fused_norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(2, 1, 1, 1), (10, 64, 4, 4), (3, 20, 5, 5), (1, 33, 7, 3), (9, 40, 6, 6)]
 
 
 def images(shape, seed, mean=0.0, dtype=torch.float32):
-    source = torch.Generator().manual_seed(seed)
-    drawn = mean + 3 * torch.randn(shape, generator=source)
+    rng = torch.Generator().manual_seed(seed)
+    drawn = mean + 3 * torch.randn(shape, generator=rng)
     return drawn.to(DEVICE, dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
 
 
 def a_norm(channels):
     """Weights of both signs, and running statistics that are not those of a beginning."""
-    source = torch.Generator().manual_seed(5)
+    rng = torch.Generator().manual_seed(5)
     norm = Norm(channels)
     for tensor in (norm.weight, norm.bias, norm.running_mean):
-        nn.init.normal_(tensor, generator=source)
-    nn.init.uniform_(norm.running_var, 0.5, 2, generator=source)
+        nn.init.normal_(tensor, generator=rng)
+    nn.init.uniform_(norm.running_var, 0.5, 2, generator=rng)
     return norm.to(DEVICE)
 
 

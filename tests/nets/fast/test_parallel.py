@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import onepass
-from onepass.nets import classifier, conv, parallel
-from onepass.nets.conv import Conv
-from onepass.nets.lower import lowered
-from onepass.nets.parallel import at_once
+from onepass.nets.fast import conv, lower, parallel
+from onepass.nets.fast.conv import Conv
+from onepass.nets.fast.lower import lowered
+from onepass.nets.fast.parallel import at_once
 
 
 class Streams:
@@ -170,7 +170,7 @@ def test_weights_are_cast_beside_the_views(streams, monkeypatch):
     streams.log.clear()
     views = one.views
     cast = lambda net: (streams.note("casts"), lowered(net))[1]  # noqa: E731
-    monkeypatch.setattr(classifier, "lowered", cast)
+    monkeypatch.setattr(lower, "lowered", cast)
     monkeypatch.setattr(one, "views", Noted(views, lambda: streams.note("views")))
     one.learn(x, [0, 1, 0, 1])
     assert streams.log[:4] == [

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.nets.per_sample import in_vmap
+from onepass.nets.fast.vmap import in_vmap
 
 
 class Norm(nn.BatchNorm2d):
@@ -35,7 +35,7 @@ class Norm(nn.BatchNorm2d):
         return F.relu(out) if relu else out
 
     def _fused(self, x: Tensor, plus: Tensor | None, relu: bool) -> Tensor:
-        from onepass.nets.fused_norm import NormReLU
+        from onepass.nets.fast.fused_norm import NormReLU
 
         assert self.running_mean is not None and self.running_var is not None
         assert self.momentum is not None
@@ -87,7 +87,7 @@ def _triton_works(device: torch.device) -> bool:
     x = torch.zeros(2, 16, 1, 1, dtype=torch.bfloat16, device=device, requires_grad=True)
     one = torch.ones(16, device=device)
     try:
-        from onepass.nets.fused_norm import NormReLU
+        from onepass.nets.fast.fused_norm import NormReLU
 
         with torch.enable_grad():
             for plus, relu in ((None, False), (None, True), (x, True)):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from onepass.nets.parallel import capturing, stream_for
+from onepass.nets.fast.parallel import capturing, stream_for
 
 
 class Aside:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onepass.nets.parallel import capturing, stream_for
+from onepass.nets.fast.parallel import capturing, stream_for
 
 
 class Conv(nn.Conv2d):

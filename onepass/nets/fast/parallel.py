@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from onepass.nets.per_sample import in_vmap
+from onepass.nets.fast.vmap import in_vmap
 
 First = TypeVar("First")
 Second = TypeVar("Second")

@@ -67,11 +67,11 @@ def _moments(
 
 
 @triton.jit
-def _parts(source, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
+def _parts(written, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
     """What the programs of the first kernel left for these channels."""
     part = tl.arange(0, MOST)[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    return tl.load(source + part * channels + channel, (part < parts) & (channel < channels), 0.0)
+    return tl.load(written + part * channels + channel, (part < parts) & (channel < channels), 0.0)
 
 
 @kernel

@@ -6,10 +6,14 @@ ResNet18, a twentieth of its step. Here one kernel does it for all, with the sam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from onepass.nets.fast.parallel import at_once
 
 
 class _Lowered(torch.autograd.Function):
@@ -34,3 +38,16 @@ def lowered(net: nn.Module) -> dict[str, Tensor]:
     weights = {name: one for name, one in net.named_parameters() if one.ndim > 1}
     cast = _Lowered.apply(*weights.values())  # type: ignore[no-untyped-call]
     return dict(zip(weights, cast, strict=True))
+
+
+def call_lowered(
+    net: nn.Module, x: Tensor, view: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """view(x) and net(view(x)), with all weights cast while the view is made."""
+    weights, inputs = at_once(x, lambda _: lowered(net), view)
+    return inputs, functional_call(net, weights, inputs)
+
+
+def with_lowered_weights(net: nn.Module, x: Tensor) -> Tensor:
+    """net(x), with all weights cast at once."""
+    return functional_call(net, lowered(net), x)  # type: ignore[no-any-return]

@@ -1,0 +1,34 @@
+"""A stream of your own, with a name: the digits fade while they are learned.
+
+It is class-incremental, and the later a digit comes, the darker it is. The learner is scored on
+digits as they were. In a file of the package, this and one import line in `streams/__init__.py`
+would also give `onepass run gsa --stream fading:least=0.2`.
+"""
+
+from torch import Tensor
+
+import onepass
+from onepass import Dataset
+from onepass.streams import make, parse, stream
+
+
+@stream("fading")
+class Fading(onepass.ClassIncremental):
+    """Tasks of disjoint classes whose images lose contrast, down to the share `least`."""
+
+    def __init__(self, dataset: Dataset, tasks: int = 5, least: float = 0.5, seed: int = 0) -> None:
+        super().__init__(dataset, tasks=tasks, seed=seed)
+        self.least = least
+
+    def change(self, x: Tensor, step: int) -> Tensor:
+        """A function of the step alone, so that a run that was stopped goes on with the same."""
+        share = 1 - (1 - self.least) * step / (len(self) - 1)
+        return (x * share).to(x.dtype)
+
+
+data = onepass.load("digits")
+fading = make(data, parse("fading:least=0.2"), seed=0)
+learner = onepass.GSA(memory=100, seed=0, mean=data.mean, std=data.std)
+for point in onepass.evaluate(learner, fading):
+    print(f"after task {point.task + 1}: accuracy {point.accuracy:.1f} %")
+print(f"the stream, as a record has it: {fading.spec}")

@@ -1,0 +1,57 @@
+"""The network that a learner asks for, by name or as a module of the user's own."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from onepass.errors import InputError, UnknownNameError
+from onepass.nets.initialise import build
+from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape
+from onepass.nets.twin import evaluating
+from onepass.seeds import forked
+
+LARGEST_MLP_IMAGE = 28
+
+
+def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Module:
+    """The network of that name for samples of that shape, or a copy of the user's own."""
+    if isinstance(net, nn.Module):
+        return copy.deepcopy(net)
+    found = _named(net, shape)
+    seen = found.shape_seen(shape)
+    if not found.initialises:
+        return build(lambda: found.make(seen), rng)
+    with forked(rng):
+        return found.make(seen)
+
+
+def preprocessing(net: str | nn.Module, shape: Shape) -> Preprocess | None:
+    """What the network does with raw inputs itself; None: the learner's mean and std are for it."""
+    return None if isinstance(net, nn.Module) else _named(net, shape).preprocess
+
+
+def _named(name: str, shape: Shape) -> Network:
+    if name == "auto":
+        small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
+        name = "mlp" if small else "resnet18"
+    if name not in NETWORKS.entries:
+        raise UnknownNameError("net", name, ["auto", *NETWORKS.entries])
+    NETWORKS[name].check_takes(shape)
+    return NETWORKS[name]
+
+
+@torch.no_grad()
+def feature_count(body: nn.Module, x: Tensor) -> int:
+    """How many features the backbone gives, by asking it; its statistics stay as they are."""
+    features = evaluating(body)(x)
+    if not isinstance(features, Tensor):
+        raise InputError(f"the net must give a tensor, but it gave a {type(features).__name__}")
+    if features.ndim != 2 or len(features) != len(x):
+        raise InputError(
+            f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
+            f"{tuple(features.shape)}"
+        )
+    return int(features.shape[1])

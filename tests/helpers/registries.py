@@ -1,0 +1,14 @@
+"""What a test registers is gone after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from onepass.names import Names
+
+
+def put_back(monkeypatch: pytest.MonkeyPatch, *registries: Names) -> None:
+    """From here on the test has its own copy of these registries."""
+    for names in registries:
+        monkeypatch.setattr(names, "entries", dict(names.entries))
+        monkeypatch.setattr(names, "_places", dict(names._places))
