@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,6 @@ from onepass.views import Augment, Views
 FIRST_CAPACITY = 16
 PREDICTION_BATCH = {"cpu": 512, "cuda": 2048}
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
-
-
-class Probe(Protocol):
-    """Something that watches a learner and changes no bit of it."""
-
-    def observe(self, learner: Learner, step: Step) -> None: ...
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,7 +99,6 @@ class Learner(Configured, ABC):
     seen: Tensor = field(init=False, repr=False)
     new: Tensor = field(init=False, repr=False)
     generators: dict[str, torch.Generator] = field(init=False, repr=False)
-    probes: list[Probe] = field(init=False, repr=False, default_factory=list)
     finished: bool = field(init=False, repr=False, default=False)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
 
@@ -152,8 +145,6 @@ class Learner(Configured, ABC):
         rows = self._admit(labels)
         step = self._engine.run(self.step, samples.to(self.where), rows)
         self.steps += 1
-        for probe in self.probes:
-            probe.observe(self, step)
         return step
 
     def end_task(self) -> None:
@@ -213,9 +204,6 @@ class Learner(Configured, ABC):
     def copies(self) -> int:
         """How often a step trains each sample: twice if it is mirrored, which vectors are not."""
         return self.views.copies if hasattr(self, "views") else 1 + self.mirror
-
-    def attach(self, probe: Probe) -> None:
-        self.probes.append(probe)
 
     # ---- what a step is made of
 

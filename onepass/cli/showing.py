@@ -15,7 +15,9 @@ from onepass.cli.base import app, one_of, printed, rich_table
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
+from onepass.job import Job
 from onepass.learner import Learner
+from onepass.probes import probes
 from onepass.streams import STREAMS, make, parse
 from onepass.streams.spec import arguments
 
@@ -28,11 +30,11 @@ Examples:
   onepass list datasets --json""",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets or streams.")],
+    what: Annotated[str, typer.Argument(help="methods, datasets, streams or probes.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what there is."""
-    rows = {"methods": _methods, "datasets": _datasets, "streams": _streams}
+    rows = {"methods": _methods, "datasets": _datasets, "streams": _streams, "probes": _probes}
     entries = rows[one_of("list", what, tuple(rows))]()
     if as_json:
         for entry in entries:
@@ -95,6 +97,10 @@ def _streams() -> list[dict[str, Any]]:
     ]
 
 
+def _probes() -> list[dict[str, Any]]:
+    return [{"probe": name, "what": _summary(probe)} for name, probe in probes().items()]
+
+
 def _summary(documented: object) -> str:
     """The first sentence of what it says about itself."""
     text = " ".join((documented.__doc__ or "").split())
@@ -143,11 +149,11 @@ def figure(
     source: Annotated[str, typer.Argument(help="A folder of runs, or a stream's SPEC.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
     kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
-    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = Job.dataset,
     data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
-    seed: Annotated[int, typer.Option(help="stream: its seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
 ) -> None:
     """Draw finished runs, or a stream: class against time."""
     from onepass.record import finished_runs
