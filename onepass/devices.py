@@ -1,6 +1,10 @@
-"""Where to compute."""
+"""Where to compute, and how."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -20,3 +24,23 @@ def resolve(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise InputError(f"device must be auto, cpu or cuda, not {name!r}")
     return torch.device(name)
+
+
+def allow_determinism() -> None:
+    """What CUDA asks for; it counts only before the GPU is first used."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@contextmanager
+def computing(threads: int, deterministic: bool) -> Iterator[None]:
+    """With this many threads, and the same bits each time if asked; both are put back after."""
+    before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(threads)
+    if deterministic:
+        allow_determinism()
+    torch.use_deterministic_algorithms(deterministic or strict)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.use_deterministic_algorithms(strict)

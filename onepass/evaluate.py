@@ -1,63 +1,23 @@
 """The only loop: learn a batch, and from time to time score the learner on the test set.
 
-It is a generator; printing, recording and drawing are its customers.
+It is a generator; printing, recording and drawing are its customers, and listeners are told.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from onepass.errors import InputError, TrainingError
 from onepass.learner import Learner
-from onepass.metrics import percent
+from onepass.listeners import Audience, Listener, Run
+from onepass.listeners.base import BEGINNING
+from onepass.scoring import Point, TestSet, Tick
 from onepass.streams import Stream
 
-
-@dataclass(frozen=True)
-class Tick:
-    """After one batch: how many were learned, in which task, how long training took so far, and,
-    with prequential scoring, how many samples were predicted rightly before they were learned.
-
-    Training is timed apart from scoring and from the capture of steps.
-    """
-
-    step: int
-    task: int
-    seconds: float
-    hits: int = 0
-    tried: int = 0
-    scoring: float = 0.0
-    capture: float = 0.0
-
-
-@dataclass(frozen=True)
-class Point(Tick):
-    """A tick at which the learner was scored on the test images of the classes seen so far.
-
-    `correct` and `total` are per class of the dataset; a class not yet seen has a total of 0.
-    `boundary` says whether a task has just ended.
-    """
-
-    boundary: bool = False
-    loss: float = math.nan
-    correct: tuple[int, ...] = ()
-    total: tuple[int, ...] = ()
-
-    @property
-    def accuracy(self) -> float:
-        """Percent of the test images of the classes seen so far."""
-        return percent(sum(self.correct), sum(self.total))
-
-    @property
-    def prequential(self) -> float | None:
-        return percent(self.hits, self.tried) if self.tried else None
+NOBODY = Listener()
 
 
 def evaluate(
@@ -66,9 +26,11 @@ def evaluate(
     *,
     every: int | None = None,
     prequential: bool = False,
+    listeners: Sequence[Listener] = (),
 ) -> Iterator[Point]:
     """Learns the stream, yielding a point at the end of each task and after `every` batches. A
     method that trains when scores are asked for is scored at the end only, unless `every` is given.
+    Listeners are told of every step; one that fails is dropped, with a warning.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -80,9 +42,23 @@ def evaluate(
     3 117 8
     4 146 10
     """
-    for tick in walk(learner, stream, every=every, prequential=prequential):
+    audience = Audience(listeners)
+    make_ready(learner, stream)
+    audience.started(Run(learner, stream))
+    for tick in walk(learner, stream, every=every, prequential=prequential, listener=audience):
         if isinstance(tick, Point):
             yield tick
+    audience.finished(None)
+
+
+def make_ready(learner: Learner, stream: Stream) -> None:
+    """Prepares a learner for a stream's samples, unless it is prepared already."""
+    if not isinstance(learner, Learner) or not isinstance(stream, Stream):
+        given = f"a {type(learner).__name__} and a {type(stream).__name__}"
+        raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
+    if not learner.prepared:
+        first, _ = stream.batch(0)
+        learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
 def walk(
@@ -91,24 +67,20 @@ def walk(
     *,
     every: int | None = None,
     prequential: bool = False,
-    start: Tick | None = None,
+    start: Tick = BEGINNING,
+    listener: Listener = NOBODY,
 ) -> Iterator[Tick]:
-    """As `evaluate`, but yields after every batch, and can go on after the tick `start`."""
-    before = start or Tick(step=0, task=0, seconds=0.0)
-    if not isinstance(learner, Learner) or not isinstance(stream, Stream):
-        given = f"a {type(learner).__name__} and a {type(stream).__name__}"
-        raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
+    """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
+    is told of steps, points and tasks; of start and end it has to be told by the caller."""
+    make_ready(learner, stream)
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
-    if not learner.prepared:
-        first, _ = stream.batch(0)
-        learner.prepare(tuple(first.shape[1:]), first.dtype)
     stream = stream.on(learner.where)
-    test = _Test(stream)
+    test = TestSet(stream)
     at_task_ends = every is not None or not learner.trains_to_score
-    clock = _Clock(before, learner)
-    hits, tried = before.hits, before.tried
-    for index in range(before.step, len(stream)):
+    clock = _Clock(start, learner)
+    hits, tried = start.hits, start.tried
+    for index in range(start.step, len(stream)):
         x, y = stream.batch(index)
         if prequential:
             with clock.scoring():
@@ -125,24 +97,20 @@ def walk(
                 learner.end_task()
             if due or prequential:
                 loss = float(step.loss)  # waits for the device, so that its time counts here
-        if not due:
-            yield Tick(done, task, hits=hits, tried=tried, **clock.read())
-            continue
-        if not math.isfinite(loss):
-            raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")
-        with clock.scoring():
-            correct, total = test.score(learner)
-        yield Point(
-            done,
-            task,
-            hits=hits,
-            tried=tried,
-            boundary=boundary,
-            loss=loss,
-            correct=correct,
-            total=total,
-            **clock.read(),
-        )
+        listener.stepped(learner, step)
+        if due:
+            if not math.isfinite(loss):
+                raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")
+            with clock.scoring():
+                correct, total = test.score(learner)
+            point = Point(
+                done, task, hits=hits, tried=tried, boundary=boundary,
+                loss=loss, correct=correct, total=total, **clock.read(),
+            )  # fmt: skip
+            listener.scored(point)
+        if boundary:
+            listener.task_ended(task)
+        yield point if due else Tick(done, task, hits=hits, tried=tried, **clock.read())
 
 
 class _Clock:
@@ -169,34 +137,3 @@ class _Clock:
 
     def read(self) -> dict[str, float]:
         return {**self.taken, "capture": self.captured}
-
-
-def check_scorable(stream: Stream) -> None:
-    """There must be something to score after each task."""
-    tested = set(stream.dataset.test_y.tolist())
-    for task, group in enumerate(stream.tasks):
-        if not tested.intersection(group):
-            raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
-
-
-class _Test:
-    """The test set, sorted by class, so that the classes seen so far are scored and no others."""
-
-    def __init__(self, stream: Stream) -> None:
-        y = stream.dataset.test_y
-        self.samples = [
-            stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
-        ]
-        check_scorable(stream)
-
-    def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        known = (label for label in sorted(learner.classes) if label < len(self.samples))
-        seen = [label for label in known if len(self.samples[label])]
-        truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in seen])
-        predicted = learner.predict(torch.cat([self.samples[label] for label in seen])).cpu()
-        hit = truth[predicted == truth]
-        return _count(hit, len(self.samples)), _count(truth, len(self.samples))
-
-
-def _count(labels: Tensor, classes: int) -> tuple[int, ...]:
-    return tuple(torch.bincount(labels, minlength=classes).tolist())

@@ -2,6 +2,7 @@
 
     run.json        what was asked and where it ran: settings, stream, versions, device, commit
     events.jsonl    one line for each point at which the learner was scored
+    <key>.jsonl     what a listener of that name had to say
     checkpoint.pt   the learner and its progress, whole at any moment
     result.json     metrics; there once the run has finished
 
@@ -15,9 +16,9 @@ import fcntl
 import json
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,42 +27,21 @@ import torch
 
 from onepass import checkpoint, files
 from onepass.errors import CheckpointError, RunError, WriteError
-from onepass.evaluate import Point, Tick
+from onepass.result import Result
+from onepass.scoring import Point, Tick
 
-RESULT = (
-    "method",
-    "dataset",
-    "memory",
-    "seed",
-    "accuracy",
-    "forgetting",
-    "forgetting_all_tasks",
-    "mean_task_accuracy",
-    "anytime_accuracy",
-    "prequential_accuracy",
-    "accuracy_matrix",
-    "class_accuracy",
-    "steps",
-    "seconds",
-    "steps_per_second",
-    "trained_per_sample",
-    "scored_per_sample",
-    "memory_bytes",
-    "variant",
-    "tasks",
-    "device",
-    "params_sha256",
-    "state_sha256",
-    "out",
-)
+EVENTS = "events"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run had come: the last tick, and the points so far."""
+    """How far a run had come: its last tick, the lines of its .jsonl files, the states of its
+    listeners, and those that were dropped, with the reason; all but the tick by their keys."""
 
     tick: Tick
-    points: list[Point]
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -70,9 +50,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run_file = path / "run.json"
-        self.events_file = path / "events.jsonl"
+        self.events_file = self.lines_file(EVENTS)
         self.checkpoint_file = path / "checkpoint.pt"
         self.result_file = path / "result.json"
+
+    def lines_file(self, key: str) -> Path:
+        return self.path / f"{key}.jsonl"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -109,14 +92,10 @@ class RunFolder:
             raise RunError(f"{self.run_file} is damaged: it describes no run")
         return content
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """The result as it was written, with the place where the folder is now."""
         content = _read_json(self.result_file)
-        if content is None:
-            return None
-        if missing := [name for name in RESULT if name not in content]:
-            raise RunError(f"{self.result_file} is not a run's result: it has no {missing[0]}")
-        return {**content, "out": str(self.path)}
+        return None if content is None else Result.read(content, self.result_file)
 
     def points(self) -> list[Point]:
         """The points of events.jsonl; a last line that a kill cut short is not one of them."""
@@ -128,47 +107,53 @@ class RunFolder:
         except (ValueError, TypeError, KeyError):
             raise RunError(f"{self.events_file} is damaged: a line is not a point") from None
 
-    def append(self, point: Point) -> None:
+    def append(self, key: str, lines: Sequence[str]) -> None:
+        path = self.lines_file(key)
         try:
-            with self.events_file.open("a") as file:
-                file.write(json.dumps(asdict(point)) + "\n")
+            with path.open("a") as file:
+                file.write("".join(f"{line}\n" for line in lines))
         except OSError as problem:
-            raise WriteError(f"{self.events_file} could not grow: {problem.strerror}") from None
+            raise WriteError(f"{path} could not grow: {problem.strerror}") from None
+
+    def rewrite(self, key: str, lines: Sequence[str]) -> None:
+        """Puts a file of lines back to what it was; there is none for who has said nothing yet,
+        except for events."""
+        path = self.lines_file(key)
+        if lines or key == EVENTS:
+            text = "".join(f"{line}\n" for line in lines)
+            files.write_atomically(path, lambda file: file.write(text.encode()))
+        else:
+            path.unlink(missing_ok=True)
 
     def save_checkpoint(self, payload: dict[str, Any], progress: Progress) -> None:
         """`payload` is the learner's; the file serves `onepass.open` as well."""
-        content = {
-            **payload,
-            "tick": asdict(progress.tick),
-            "points": [json.dumps(asdict(point)) for point in progress.points],
-        }
+        content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
         checkpoint.write(self.checkpoint_file, content)
 
     def load_checkpoint(self) -> tuple[dict[str, Any], Progress] | None:
-        """The content of the last whole checkpoint; events are put back to what it knew."""
+        """The content of the last whole checkpoint, and how far the run had come by then."""
         if not self.checkpoint_file.exists():
             return None
         content = checkpoint.read(self.checkpoint_file)
         try:
             tick = Tick(**{name: content["tick"][name] for name in Tick.__dataclass_fields__})
-            points = [point_of(json.loads(line)) for line in content["points"]]
+            lines = {key: [*map(str, said)] for key, said in content["lines"].items()}
+            for line in lines[EVENTS]:
+                point_of(json.loads(line))
             if tick.step != content["state"]["steps"] or not isinstance(tick.seconds, float):
                 raise ValueError("the learner and its progress do not belong together")
-        except (KeyError, TypeError, ValueError):
+            states, dropped = dict(content["states"]), dict(content["dropped"])
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
-        return content, Progress(tick, points)
+        return content, Progress(tick, lines, states, dropped)
 
     def remove_partials(self) -> None:
         """Removes what a kill left half-written."""
         for partial in self.path.glob(".*.partial"):
             partial.unlink(missing_ok=True)
 
-    def rewrite_events(self, points: list[Point]) -> None:
-        text = "".join(json.dumps(asdict(point)) + "\n" for point in points)
-        files.write_atomically(self.events_file, lambda file: file.write(text.encode()))
-
-    def finish(self, result: dict[str, Any]) -> None:
-        files.write_json(self.result_file, result)
+    def finish(self, result: Result) -> None:
+        files.write_json(self.result_file, result.as_json())
 
 
 def point_of(entry: dict[str, Any]) -> Point:

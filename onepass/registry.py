@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from onepass.errors import InputError, UnknownNameError
+from onepass.names import Names
 
 if TYPE_CHECKING:
     from onepass.learner import Learner
@@ -32,7 +32,7 @@ class MethodInfo:
     one_task: bool
 
 
-_METHODS: dict[str, MethodInfo] = {}
+METHODS = Names[MethodInfo]("method")
 
 
 def method(
@@ -46,21 +46,17 @@ def method(
     """Registers a learner under the name by which the command line and the tables know it."""
 
     def register(learner: type[L]) -> type[L]:
-        known = _METHODS.get(key)
-        if known is not None and known.learner.__qualname__ != learner.__qualname__:
-            raise InputError(f"there is a method {key!r} already: {known.learner.__qualname__}")
+        info = MethodInfo(key, learner, paper, year, boundaries, one_task)
+        METHODS.add(key, info, defined=learner)
         learner.key = key
-        _METHODS[key] = MethodInfo(key, learner, paper, year, boundaries, one_task)
         return learner
 
     return register
 
 
 def get(key: str) -> MethodInfo:
-    if key not in _METHODS:
-        raise UnknownNameError("method", key, _METHODS)
-    return _METHODS[key]
+    return METHODS[key]
 
 
 def methods() -> list[MethodInfo]:
-    return list(_METHODS.values())
+    return list(METHODS.entries.values())

@@ -8,16 +8,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from following import Stopped, stop_after
 from torch import nn
 
 import onepass
 from onepass import ClassIncremental, Finetune, evaluate, registry
 from onepass.evaluate import Point, Tick, walk
-from onepass.job import Job, execute
+from onepass.job import Job
 from onepass.losses import cross_entropy
 from onepass.nets import CosineHead, build
 from onepass.parts import Images, Samples, Step
 from onepass.report import tables
+from onepass.run import run
 
 
 def batch(labels, seed=0):
@@ -303,32 +305,20 @@ def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
     assert learner.spent == expected
 
 
-class Stopped(Exception):
-    """What stands in for a kill in this process."""
-
-
-def stop_at(step):
-    def watch(tick: Tick, _: int) -> None:
-        if tick.step == step:
-            raise Stopped
-
-    return watch
-
-
 def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
     job = Job("test-tidy", "synthetic", device="cpu")
-    whole = execute(job, tmp_path / "whole")
+    whole = run(job, tmp_path / "whole")
     for step in (12, 30):  # the first task's last step, and one inside the third
         with pytest.raises(Stopped):
-            execute(job, tmp_path / "broken", resume=True, checkpoint=6, watch=stop_at(step))
-    result = execute(job, tmp_path / "broken", resume=True)
+            run(job, tmp_path / "broken", resume=True, checkpoint=6, listeners=[stop_after(step)])
+    result = run(job, tmp_path / "broken", resume=True)
     points = len((tmp_path / "whole" / job.folder_name / "events.jsonl").read_text().splitlines())
-    assert whole["images_beside_steps"] == {
+    assert whole.images_beside_steps == {
         "task ends": {"trained": 5 * 4, "scored": 5},
         "scores": {"trained": 0, "scored": 3 * points},
     }
     for key in ("images_beside_steps", "state_sha256", "accuracy_matrix"):
-        assert result[key] == whole[key], key
+        assert getattr(result, key) == getattr(whole, key), key
 
 
 # ---- modules beside backbone and head
@@ -472,21 +462,21 @@ def test_with_a_cadence_it_is_scored_then_and_at_the_ends_of_tasks(stream, every
 
 
 def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
-    result = execute(Job("test-late", "synthetic", device="cpu"), tmp_path)
-    assert result["forgetting"] is None
-    assert result["forgetting_all_tasks"] is None
-    assert result["accuracy_matrix"][:-1] == [[None] * 5] * 4
-    assert None not in result["accuracy_matrix"][-1]
-    assert result["anytime_accuracy"] is None
-    assert result["accuracy"] == pytest.approx(result["mean_task_accuracy"])
+    result = run(Job("test-late", "synthetic", device="cpu"), tmp_path)
+    assert result.forgetting is None
+    assert result.forgetting_all_tasks is None
+    assert result.accuracy_matrix[:-1] == [[None] * 5] * 4
+    assert None not in result.accuracy_matrix[-1]
+    assert result.anytime_accuracy is None
+    assert result.accuracy == pytest.approx(result.mean_task_accuracy)
     (row,) = tables.summarise([result])
     assert row.forgetting is None
     header, (cells,) = tables.grid([row])
     assert len(header) == len(cells)
 
-    whole = execute(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
-    assert whole["forgetting"] >= 0
-    assert whole["params_sha256"] == result["params_sha256"]
+    whole = run(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
+    assert whole.forgetting >= 0
+    assert whole.params_sha256 == result.params_sha256
 
 
 # ---- what is timed as what

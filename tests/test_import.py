@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.job import Job, execute
+from onepass.job import Job
+from onepass.run import run
 
 IMPORT = """
 import json, random, sys, time
@@ -31,8 +32,9 @@ print(json.dumps([seconds, generators() == before, list(sys.modules)]))
 TRAIN = """
 import json, sys
 from pathlib import Path
-from onepass.job import Job, execute
-execute(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
+from onepass.job import Job
+from onepass.run import run
+run(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
 print(json.dumps(list(sys.modules)))
 """
 
@@ -76,7 +78,7 @@ def test_a_training_run_neither_reads_nor_moves_the_global_generators(tmp_path: 
         np.random.seed(seed)
         torch.manual_seed(seed)
         before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
-        results.append(execute(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
+        results.append(run(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
         after = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
         assert before == after
-    assert results[0]["state_sha256"] == results[1]["state_sha256"]
+    assert results[0].state_sha256 == results[1].state_sha256

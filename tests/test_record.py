@@ -15,8 +15,9 @@ from command import events, names, onepass
 
 import onepass as package
 from onepass import files, registry
-from onepass.job import Job, execute
+from onepass.job import Job
 from onepass.record import RunFolder
+from onepass.run import run
 
 ROOT = Path(__file__).parents[1]
 PLAIN = ("er", "--memory", 50)
@@ -166,10 +167,10 @@ def test_seconds_are_those_of_training_alone(
         return scores(learner, x)
 
     monkeypatch.setattr(package.ER, "scores", slow)
-    result = execute(Job("er", "synthetic", batch=60, every=1, prequential=True), tmp_path)
+    result = run(Job("er", "synthetic", batch=60, every=1, prequential=True), tmp_path)
     assert len(pauses) >= 15
-    assert result["seconds"] < sum(pauses) / 2
-    assert result["steps_per_second"] == result["steps"] / result["seconds"]
+    assert result.seconds < sum(pauses) / 2
+    assert result.steps_per_second == result.steps / result.seconds
 
 
 # ---- checkpoint.pt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import random
 import signal
@@ -21,14 +20,17 @@ from command import (
     names,
     onepass,
     process,
+    same,
     timeless,
     untouched,
 )
+from following import After, Following, Stopped, stop_after
 
 from onepass import files, registry
 from onepass.errors import RunError
-from onepass.evaluate import Tick
-from onepass.job import Job, execute
+from onepass.job import Job
+from onepass.result import Result
+from onepass.run import run
 
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "accuracy_matrix")
 LONG = Job("gsa", "digits", memory=100, batch=4, device="cpu")
@@ -36,18 +38,6 @@ LONG_COMMAND = (
     *("run", "gsa", "--dataset", "digits", "--memory", 100, "--batch", 4, "--device", "cpu"),
     *("--checkpoint", 5, "--json", "--out"),
 )
-
-
-class Stopped(Exception):
-    """What stands in for a kill in this process."""
-
-
-def stop_at(step: int):
-    def watch(tick: Tick, _: int) -> None:
-        if tick.step == step:
-            raise Stopped
-
-    return watch
 
 
 def step_of(folder: Path) -> int:
@@ -101,7 +91,7 @@ def start(kind: str, out: Path, nursery: ForkServerContext) -> Child:
         line = command(*LONG_COMMAND, out, "--resume")
         return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     options = {"resume": True, "checkpoint": 5}
-    child = nursery.Process(target=execute, args=(LONG, out), kwargs=options)
+    child = nursery.Process(target=run, args=(LONG, out), kwargs=options)
     child.start()
     return child
 
@@ -134,9 +124,9 @@ def test_twenty_kills_at_random_moments_change_no_bit(
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def short(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """An undisturbed run: 60 steps."""
-    return execute(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("short"))
+    return run(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("short"))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +135,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ids=["run.json", "events.jsonl", "checkpoint 1", "checkpoint 2", "checkpoint 3", "result.json"],
 )
 def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
-    moment: int, step: int, tmp_path: Path, nursery: ForkServerContext, short: dict[str, Any]
+    moment: int, step: int, tmp_path: Path, nursery: ForkServerContext, short: Result
 ) -> None:
     job = Job("er", "synthetic", device="cpu")
     child = nursery.Process(target=execute_until_write, args=(job, tmp_path, moment))
@@ -156,9 +146,9 @@ def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
     assert list(folder.glob(".*.partial"))
     assert not (folder / "result.json").exists()
     assert step_of(folder) == step
-    result = execute(job, tmp_path, resume=True, checkpoint=20)
-    assert [result[key] for key in SAME] == [short[key] for key in SAME]
-    assert timeless(events(folder)) == timeless(events(Path(short["out"])))
+    result = run(job, tmp_path, resume=True, checkpoint=20)
+    assert same(result, SAME) == same(short, SAME)
+    assert timeless(events(folder)) == timeless(events(Path(short.out)))
 
 
 def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
@@ -194,15 +184,15 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
         settings = {**settings, "epochs": "2", "head": "trained"}
     chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": True}
     job = Job(info.key, "synthetic", device="cpu", **chosen)
-    whole = execute(job, tmp_path / "whole", checkpoint=10)
+    whole = run(job, tmp_path / "whole", checkpoint=10)
     for step in (17, 45):  # goes on from 10 and from 40, both inside a task
         with pytest.raises(Stopped):
-            execute(job, tmp_path / "broken", resume=True, checkpoint=10, watch=stop_at(step))
-    result = execute(job, tmp_path / "broken", resume=True, checkpoint=10)
+            run(job, tmp_path / "broken", resume=True, checkpoint=10, listeners=[stop_after(step)])
+    result = run(job, tmp_path / "broken", resume=True, checkpoint=10)
 
     for key in (*SAME, "prequential_accuracy", "anytime_accuracy", "class_accuracy"):
-        assert result[key] == whole[key], key
-    one, other = Path(whole["out"]), Path(result["out"])
+        assert getattr(result, key) == getattr(whole, key), key
+    one, other = Path(whole.out), Path(result.out)
     assert timeless(events(one)) == timeless(events(other))
     saved = [files.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)]
     assert_equal(*saved)
@@ -212,11 +202,11 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
 @pytest.mark.parametrize("stream", ["long-tail:rho=10", "blurry:n=50,m=10"])
 def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
     job = Job("gsa", "synthetic", device="cpu", stream=stream, class_order="shuffled")
-    whole = execute(job, tmp_path / "whole")
+    whole = run(job, tmp_path / "whole")
     with pytest.raises(Stopped):
-        execute(job, tmp_path / "broken", checkpoint=7, watch=stop_at(15))
-    result = execute(job, tmp_path / "broken", resume=True, checkpoint=7)
-    assert [result[key] for key in SAME] == [whole[key] for key in SAME]
+        run(job, tmp_path / "broken", checkpoint=7, listeners=[stop_after(15)])
+    result = run(job, tmp_path / "broken", resume=True, checkpoint=7)
+    assert same(result, SAME) == same(whole, SAME)
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -235,110 +225,101 @@ def assert_equal(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("step", [10, 12, 24, 59, 60], ids=lambda step: f"after {step}")
 def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
-    step: int, tmp_path: Path, short: dict[str, Any]
+    step: int, tmp_path: Path, short: Result
 ) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        execute(job, tmp_path, checkpoint=step, watch=stop_at(step))
+        run(job, tmp_path, checkpoint=step, listeners=[stop_after(step)])
     assert step_of(tmp_path / job.folder_name) == step
-    result = execute(job, tmp_path, resume=True)
-    assert [result[key] for key in SAME] == [short[key] for key in SAME]
-    assert timeless(events(Path(result["out"]))) == timeless(events(Path(short["out"])))
+    result = run(job, tmp_path, resume=True)
+    assert same(result, SAME) == same(short, SAME)
+    assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
 def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        execute(job, tmp_path, checkpoint=30, watch=stop_at(30))
+        run(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
     folder = tmp_path / job.folder_name
     before = files.read_checkpoint(folder / "checkpoint.pt")["tick"]["seconds"]
-    result = execute(job, tmp_path, resume=True)
+    result = run(job, tmp_path, resume=True)
     seconds = [event["seconds"] for event in events(folder)]
     assert seconds == sorted(seconds)
-    assert result["seconds"] > before > 0
+    assert result.seconds > before > 0
 
 
 @pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace", "torch.save"])
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one_usable(
-    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: dict[str, Any]
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Result
 ) -> None:
     job = Job("er", "synthetic", device="cpu")
     folder = tmp_path / job.folder_name
 
-    def fail_later(tick: Tick, _: int) -> None:
-        if tick.step == 30:
-            monkeypatch.setattr(failing, fail)
+    def fail_from_now_on() -> None:
+        monkeypatch.setattr(failing, fail)
 
     def fail(*_: object) -> None:
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        execute(job, tmp_path, checkpoint=20, watch=fail_later)
+        run(job, tmp_path, checkpoint=20, listeners=[After(30, fail_from_now_on)])
     monkeypatch.undo()
     assert step_of(folder) == 20
     assert not list(folder.glob(".*.partial"))
-    result = execute(job, tmp_path, resume=True)
-    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+    result = run(job, tmp_path, resume=True)
+    assert same(result, SAME) == same(short, SAME)
 
 
-def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: dict[str, Any]) -> None:
+def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        execute(job, tmp_path, checkpoint=20, watch=stop_at(25))
+        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
     folder = tmp_path / job.folder_name
     (folder / ".checkpoint.pt.123.partial").write_bytes(b"half")
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"step": 26, "ta')
-    result = execute(job, tmp_path, resume=True)
-    assert [result[key] for key in SAME] == [short[key] for key in SAME]
-    assert timeless(events(folder)) == timeless(events(Path(short["out"])))
+    result = run(job, tmp_path, resume=True)
+    assert same(result, SAME) == same(short, SAME)
+    assert timeless(events(folder)) == timeless(events(Path(short.out)))
     assert not list(folder.glob(".*.partial"))
 
 
-def test_without_checkpoints_a_broken_run_starts_again(
-    tmp_path: Path, short: dict[str, Any]
-) -> None:
+def test_without_checkpoints_a_broken_run_starts_again(tmp_path: Path, short: Result) -> None:
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
-        execute(job, tmp_path, checkpoint=None, watch=stop_at(25))
-    steps: list[int] = []
-    result = execute(
-        job,
-        tmp_path,
-        resume=True,
-        checkpoint=None,
-        watch=lambda tick, _: steps.append(tick.step),
-    )
-    assert steps == list(range(61))
-    assert [result[key] for key in SAME] == [short[key] for key in SAME]
-    assert timeless(events(Path(result["out"]))) == timeless(events(Path(short["out"])))
+        run(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
+    following = Following()
+    result = run(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
+    assert following.told[0] == ("started", 0)
+    assert following.steps == list(range(1, 61))
+    assert same(result, SAME) == same(short, SAME)
+    assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
-def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: dict[str, Any]) -> None:
+def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: Result) -> None:
     job, others = Job("er", "synthetic", device="cpu"), []
 
-    def watch(tick: Tick, _: int) -> None:
-        if tick.step == 25:
-            with untouched(tmp_path):
-                arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
-                others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
+    def try_it_too() -> None:
+        with untouched(tmp_path):
+            arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
+            others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
 
-    result = execute(job, tmp_path, checkpoint=20, watch=watch)
+    result = run(job, tmp_path, checkpoint=20, listeners=[After(25, try_it_too)])
     (other,) = others
     assert other.status == 2
     assert "another process" in other.error
-    assert [result[key] for key in SAME] == [short[key] for key in SAME]
+    assert same(result, SAME) == same(short, SAME)
 
 
 def test_an_existing_run_is_not_run_again_unasked(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu", batch=60)
-    execute(job, tmp_path)
+    run(job, tmp_path)
     with untouched(tmp_path), pytest.raises(RunError, match="--resume"):
-        execute(job, tmp_path)
+        run(job, tmp_path)
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     job = Job("er", "synthetic", device="cpu", batch=60)
-    first = execute(job, tmp_path)
-    again = execute(job, tmp_path, resume=True, watch=stop_at(1))
-    assert json.dumps(again) == json.dumps(first)
+    first = run(job, tmp_path)
+    again = run(job, tmp_path, resume=True, listeners=[stop_after(1)])
+    assert again == first

@@ -226,11 +226,10 @@ def a_frozen_head_stays(method: Method) -> None:
 def probing_changes_nothing(method: Method) -> None:
     """A probe watches: not one bit of the learner is different."""
     stream = small_stream()
-    plain, watched = make(method), make(method)
-    probe = BalanceProbe()
+    plain, watched, probe = make(method), make(method), BalanceProbe()
     for give in batches(stream):
         give(plain)
-        probe.observe(watched, give(watched))
+        probe.stepped(watched, give(watched))
     expect(plain.state_sha256() == watched.state_sha256(), "the probe disturbed what it measures")
 
 

@@ -9,9 +9,12 @@ import typer
 
 from onepass import bench as benchmarks
 from onepass import devices, record
+from onepass.bench import Case
 from onepass.cli.base import app, messages, printed, rich_table
 from onepass.cli.running import read_pairs
 from onepass.errors import InputError
+from onepass.job import Job
+from onepass.learner import Learner
 
 COLUMNS = (
     "method",
@@ -47,16 +50,16 @@ def bench(
     shape: Annotated[
         str, typer.Option(help="Of a sample: channels,height,width, or features.")
     ] = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = 10,
-    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = 200,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = Case.batch,
+    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = Case.steps,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Learner.device,
+    engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = Learner.engine,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = Job.threads,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
     ] = False,
@@ -65,7 +68,7 @@ def bench(
     where = devices.resolve(device).type
     chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
     cases = [
-        benchmarks.Case(
+        Case(
             method=method,
             memory=size,
             classes=known,

@@ -15,9 +15,11 @@ from onepass.cli.base import app, one_of, printed, rich_table
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
+from onepass.job import Job
 from onepass.learner import Learner
 from onepass.memory import Store
 from onepass.nets import NETWORKS
+from onepass.probes import probes
 from onepass.streams import STREAMS, filled, make, parse
 
 SAMPLES = 100
@@ -31,7 +33,7 @@ Examples:
   onepass list datasets --json""",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets, streams or networks.")],
+    what: Annotated[str, typer.Argument(help="methods, datasets, streams, networks or probes.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what there is."""
@@ -40,6 +42,7 @@ def list_(
         "datasets": _datasets,
         "streams": _streams,
         "networks": _networks,
+        "probes": _probes,
     }
     entries = rows[one_of("list", what, tuple(rows))]()
     if as_json:
@@ -111,6 +114,10 @@ def _networks() -> list[dict[str, Any]]:
     ]
 
 
+def _probes() -> list[dict[str, Any]]:
+    return [{"probe": name, "what": _summary(probe)} for name, probe in probes().items()]
+
+
 def _summary(documented: object) -> str:
     """The first sentence of what it says about itself."""
     text = " ".join((documented.__doc__ or "").split())
@@ -159,11 +166,11 @@ def figure(
     source: Annotated[str, typer.Argument(help="A folder of runs, or a stream's SPEC.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
     kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
-    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = Job.dataset,
     data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
-    seed: Annotated[int, typer.Option(help="stream: its seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
 ) -> None:
     """Draw finished runs, or a stream: class against time."""
     from onepass.record import finished_runs

@@ -1,5 +1,6 @@
-"""What is observed while any method learns; attaching a probe changes no bit of it."""
+"""Listeners that measure while any method learns; not one bit of it changes."""
 
 from onepass.probes.balance import BalanceProbe
+from onepass.probes.registry import made, probe, probes
 
-__all__ = ["BalanceProbe"]
+__all__ = ["BalanceProbe", "made", "probe", "probes"]

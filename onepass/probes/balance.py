@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
+from onepass.listeners import Listener, Run
 from onepass.parts import Step
+from onepass.probes.registry import probe
 
 
+@probe("balance")
 @dataclass
-class BalanceProbe:
+class BalanceProbe(Listener):
     """PN of the running task and A-PN of every class, over all samples a method trains on.
 
-    `history` holds PN(t, c) by label for each task that has been followed by another.
+    `history` holds PN(t, c) by label for each task that has been followed by another. A run records
+    one line for each task of the stream that has ended: its number, how many batches had been
+    learned, `pn` and `a_pn` by label, and `pn_of_tasks`, PN(t, t') of each task so far. A rate is
+    null where it is not a finite number: the class has had no gradient of one sign.
 
     >>> import onepass
     >>> probe = BalanceProbe()
     >>> learner = onepass.ER(memory=100, seed=0)
-    >>> learner.attach(probe)
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
-    >>> points = list(onepass.evaluate(learner, stream))
+    >>> points = list(onepass.evaluate(learner, stream, listeners=[probe]))
     >>> rates = probe.a_pn()
     >>> sorted(rates) == list(range(10)), all(rate < 0 for rate in rates.values())
     (True, True)
@@ -30,11 +39,18 @@ class BalanceProbe:
 
     sums: Balance | None = None
     task: int = 0
+    steps: int = 0
     labels: list[int] = field(default_factory=list)
+    groups: list[list[int]] = field(default_factory=list)
     history: list[dict[int, float]] = field(default_factory=list)
 
+    def started(self, run: Run) -> None:
+        self.groups = [list(group) for group in run.stream.tasks]
+        if self.sums is not None:
+            self.sums = _restored(self.sums.state_dict(), run.learner.where)
+
     @torch.no_grad()
-    def observe(self, learner: Learner, step: Step) -> None:
+    def stepped(self, learner: Learner, step: Step) -> None:
         if self.sums is None:
             self.sums = Balance(len(learner.seen), learner.where)
             self.task = learner.task
@@ -42,9 +58,21 @@ class BalanceProbe:
             self.history.append(self.pn())
             self.sums.new_task()
             self.task = learner.task
+        self.steps += 1
         self.labels = learner.classes
         self.sums.grow(len(learner.seen))
         self.sums.update(step.outputs, learner.seen)
+
+    def task_ended(self, task: int) -> None:
+        self.say(
+            {
+                "task": task,
+                "step": self.steps,
+                "pn": {str(label): _finite(rate) for label, rate in self.pn().items()},
+                "a_pn": {str(label): _finite(rate) for label, rate in self.a_pn().items()},
+                "pn_of_tasks": [_finite(self.pn_of(group)) for group in self.groups[: task + 1]],
+            }
+        )
 
     def pn(self) -> dict[int, float]:
         """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
@@ -54,10 +82,36 @@ class BalanceProbe:
         """A-PN(c), by label."""
         return self._by_label(self._needed().a_pn())
 
+    def pn_of(self, labels: Iterable[int]) -> float:
+        """PN(t, t') in the running task t of a group of classes t', given by their labels."""
+        rows = [self.labels.index(label) for label in labels if label in self.labels]
+        return float(self._needed().task_pn(rows)) if rows else math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {"task": self.task, "steps": self.steps, "labels": self.labels}
+        sums = None if self.sums is None else self.sums.state_dict()
+        return {**kept, "history": self.history, "sums": sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.task, self.steps = state["task"], state["steps"]
+        self.labels, self.history = list(state["labels"]), list(state["history"])
+        if state["sums"] is not None:
+            self.sums = _restored(state["sums"], torch.device("cpu"))
+
     def _needed(self) -> Balance:
         if self.sums is None:
             raise ValueError("the probe has seen no step yet")
         return self.sums
 
-    def _by_label(self, rates: torch.Tensor) -> dict[int, float]:
+    def _by_label(self, rates: Tensor) -> dict[int, float]:
         return dict(zip(self.labels, rates.tolist(), strict=False))
+
+
+def _restored(state: dict[str, Any], where: torch.device) -> Balance:
+    sums = Balance(state["sums"].shape[-1], where)
+    sums.load_state_dict(state)
+    return sums
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None

@@ -14,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from onepass.errors import InputError
-from onepass.evaluate import Point
 from onepass.record import RunFolder
 from onepass.report.tables import Spread, grouped, summarise
+from onepass.result import Result
+from onepass.scoring import Point
 from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
@@ -59,28 +60,28 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
 def _grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs of one row of the table belong together; names say only what differs."""
     groups = grouped([_needed(run) for run in runs])
-    datasets = {result["dataset"] for (result, *_) in groups}
-    memories = {result["memory"] for (result, *_) in groups if result["memory"]}
+    datasets = {result.dataset for (result, *_) in groups}
+    memories = {result.memory for (result, *_) in groups if result.memory}
     several = len(datasets) > 1 or len(memories) > 1
-    variants = [set(result["variant"].split()) for (result, *_) in groups]
+    variants = [set(result.variant.split()) for (result, *_) in groups]
     common = set.intersection(*variants) if len(groups) > 1 else set()
     return {
-        _name(group[0], several, common): [RunFolder(Path(result["out"])) for result in group]
+        _name(group[0], several, common): [RunFolder(Path(result.out)) for result in group]
         for group in groups
     }
 
 
-def _needed(run: RunFolder) -> dict[str, Any]:
+def _needed(run: RunFolder) -> Result:
     result = run.result()
     if result is None:
         raise InputError(f"{run.path} is not a finished run")
     return result
 
 
-def _name(result: dict[str, Any], several: bool, common: set[str]) -> str:
-    own = [word for word in result["variant"].split() if word not in common]
-    where = [f"({result['dataset']}, {result['memory']})"] if several else []
-    return " ".join([result["method"], *own, *where])
+def _name(result: Result, several: bool, common: set[str]) -> str:
+    own = [word for word in result.variant.split() if word not in common]
+    where = [f"({result.dataset}, {result.memory})"] if several else []
+    return " ".join([result.method, *own, *where])
 
 
 def _colours(count: int) -> Sequence[Any]:
@@ -99,7 +100,7 @@ def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
         spreads = [Spread.over(by_step[step]) for step in steps]
         middle = [spread.mean for spread in spreads if spread is not None]
         wide = [spread.deviation or 0.0 for spread in spreads if spread is not None]
-        single = _needed(runs[0])["tasks"] == 1
+        single = _needed(runs[0]).tasks == 1
         style = {"linestyle": "--" if single else "-", "marker": "" if len(steps) > 1 else "o"}
         axes.plot(steps, middle, label=fill(name, LINE), color=colour, **style)  # type: ignore[arg-type]
         low = [m - w for m, w in zip(middle, wide, strict=True)]

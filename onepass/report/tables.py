@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from onepass.errors import InputError
 from onepass.record import finished_runs
+from onepass.result import Result
 
 
 @dataclass(frozen=True)
@@ -59,59 +60,59 @@ class Row:
     scored: float
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
+def read(folder: Path) -> list[Result]:
     """The results of every finished run at or below a folder."""
     return [result for run in finished_runs(folder) if (result := run.result()) is not None]
 
 
-def summarise(results: Sequence[dict[str, Any]]) -> list[Row]:
+def summarise(results: Sequence[Result]) -> list[Row]:
     return [_row(group) for group in grouped(results)]
 
 
-def grouped(results: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def grouped(results: Sequence[Result]) -> list[list[Result]]:
     """The results of each row: those of one method, variant, dataset and memory, in the order in
     which they first come. A run that lies in two folders, or that was made for two memories and
     uses none, counts once. Of two datasets with the same name each is shown by more of its path."""
-    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
-    sources: dict[str, set[str]] = {}
+    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
+    identities: dict[str, set[str]] = {}
     for result in results:
-        sources.setdefault(result["dataset"], set()).add(result.get("source", result["dataset"]))
+        identities.setdefault(result.dataset, set()).add(result.dataset_identity)
     for result in results:
-        named = {**result}
-        if len(same_name := sources[result["dataset"]]) > 1:
-            named["dataset"] = _told_apart(same_name)[result.get("source", result["dataset"])]
-        key = tuple(named[name] for name in ("dataset", "memory", "method", "variant"))
-        same = tuple(named[name] for name in ("seed", "state_sha256", "accuracy"))
+        named = result
+        if len(same_name := identities[result.dataset]) > 1:
+            named = replace(result, dataset=_told_apart(same_name)[result.dataset_identity])
+        key = (named.dataset, named.memory, named.method, named.variant)
+        same = (named.seed, named.state_sha256, named.accuracy)
         groups.setdefault(key, {}).setdefault(same, named)
     return [row for group in groups.values() for row in _one_of_each_seed(list(group.values()))]
 
 
-def _one_of_each_seed(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
     """One row, unless a seed has several results, of two versions say: these are not two seeds.
     Then each folder of runs is a row, and its name is part of the variant."""
-    if len({run["seed"] for run in runs}) == len(runs):
+    if len({run.seed for run in runs}) == len(runs):
         return [runs]
-    folders: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, list[Result]] = {}
     for run in runs:
-        folders.setdefault(str(Path(run["out"]).parent), []).append(run)
+        folders.setdefault(str(Path(run.out).parent), []).append(run)
     rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
     if len(rows) == 1:
         return list(rows.values())
     ends = _told_apart(set(rows))
     return [
-        [{**run, "variant": f"{run['variant']} in {ends[folder]}".lstrip()} for run in row]
+        [replace(run, variant=f"{run.variant} in {ends[folder]}".lstrip()) for run in row]
         for folder, row in rows.items()
     ]
 
 
-def _first_of_each_seed(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _first_of_each_seed(runs: list[Result]) -> list[Result]:
     """In one folder a seed is there twice if a method without memory was run for several, on a GPU
     whose bits differ, or if somebody put it there."""
-    first: dict[int, dict[str, Any]] = {}
+    first: dict[int, Result] = {}
     for run in runs:
-        known = first.setdefault(run["seed"], run)
-        if known is not run and run["memory"]:
-            raise InputError(f"{known['out']} and {run['out']} are two results of one seed")
+        known = first.setdefault(run.seed, run)
+        if known is not run and run.memory:
+            raise InputError(f"{known.out} and {run.out} are two results of one seed")
     return list(first.values())
 
 
@@ -128,25 +129,25 @@ def _told_apart(paths: set[str]) -> dict[str, str]:
     return ends
 
 
-def _row(group: list[dict[str, Any]]) -> Row:
+def _row(group: list[Result]) -> Row:
     def over(name: str) -> Spread | None:
-        return Spread.over(result[name] for result in group)
+        return Spread.over(getattr(result, name) for result in group)
 
     first = group[0]
     accuracy = over("accuracy")
     assert accuracy is not None
     return Row(
-        method=first["method"],
-        variant=first["variant"],
-        dataset=first["dataset"],
-        memory=first["memory"],
+        method=first.method,
+        variant=first.variant,
+        dataset=first.dataset,
+        memory=first.memory,
         accuracy=accuracy,
         forgetting=over("forgetting"),
         anytime=over("anytime_accuracy"),
         runs=len(group),
-        steps_per_second=mean(result["steps_per_second"] for result in group),
-        trained=first["trained_per_sample"],
-        scored=first["scored_per_sample"],
+        steps_per_second=mean(result.steps_per_second for result in group),
+        trained=first.trained_per_sample,
+        scored=first.scored_per_sample,
     )
 
 

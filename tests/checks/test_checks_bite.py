@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -177,9 +177,16 @@ class NeverFreezes(ER):
 
 
 @breaks("probing_changes_nothing")
-class IsShyOfProbes(ER):
+class DrawsWhenItsOutputsAreRead(ER):
     def step(self, x, y):
-        return super().step(x.flip(0) if self.probes else x, y)
+        done, rng = super().step(x, y), self.generators["draws"]
+
+        class Late(tuple):
+            def __iter__(self):
+                torch.rand(1, generator=rng)
+                return super().__iter__()
+
+        return replace(done, outputs=Late(done.outputs))
 
 
 @breaks("beats_finetuning")

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 import torch
 from command import Done, command, contents, names, onepass, process, untouched
+from following import Stopped, stop_after
 from PIL import Image
 
 from onepass.errors import RunError
 from onepass.files import read_checkpoint
-from onepass.job import Job, execute
+from onepass.job import Job
+from onepass.run import run
 
 JOB = Job("er", "synthetic", batch=30, device="cpu")
 RUN = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu")
@@ -32,7 +34,7 @@ GPU = torch.cuda.is_available()
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of one finished run, which no bad input may touch."""
     out = tmp_path_factory.mktemp("finished")
-    execute(JOB, out)
+    run(JOB, out)
     return out
 
 
@@ -256,9 +258,9 @@ def test_a_checkpoint_with_code_is_refused_for_prediction_too(tmp_path: Path) ->
 
 
 def test_a_checkpoint_of_another_method_is_refused(broken: Path, tmp_path: Path) -> None:
-    other = execute(Job("gsa", "synthetic", batch=30), tmp_path / "other")
+    other = run(Job("gsa", "synthetic", batch=30), tmp_path / "other")
     target = broken / JOB.folder_name / "checkpoint.pt"
-    shutil.copy(Path(other["out"]) / "checkpoint.pt", target)
+    shutil.copy(Path(other.out) / "checkpoint.pt", target)
     line = resumed(broken)
     assert str(target) in line
     assert "gsa" in line
@@ -268,9 +270,9 @@ def test_a_checkpoint_of_another_method_is_refused(broken: Path, tmp_path: Path)
 def test_a_checkpoint_of_the_same_method_with_other_settings_is_refused(
     other: dict[str, Any], broken: Path, tmp_path: Path
 ) -> None:
-    result = execute(Job("er", "synthetic", batch=30, **other), tmp_path / "other")
+    result = run(Job("er", "synthetic", batch=30, **other), tmp_path / "other")
     target = broken / JOB.folder_name / "checkpoint.pt"
-    shutil.copy(Path(result["out"]) / "checkpoint.pt", target)
+    shutil.copy(Path(result.out) / "checkpoint.pt", target)
     assert str(target) in resumed(broken)
 
 
@@ -280,7 +282,10 @@ def test_a_checkpoint_of_the_same_method_with_other_settings_is_refused(
         (("tick",), {"step": "x", "task": 0, "seconds": 0.0, "hits": 0, "tried": 0}),
         (("tick",), []),
         (("tick", "step"), 10**6),
-        (("points",), ["no JSON"]),
+        (("lines",), []),
+        (("lines", "events"), ["no JSON"]),
+        (("states",), 3),
+        (("dropped",), "x"),
         (("settings",), []),
         (("settings", "lrr"), 1),
         (("state",), {}),
@@ -479,15 +484,11 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     job = Job("er", f"{tmp_path}/mine.npz", test_fraction=0.2, tasks=2, device="cpu")
 
-    def stop(tick: object, steps: int) -> None:
-        if getattr(tick, "step", 0) == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(job, tmp_path / "runs", checkpoint=2, watch=stop)
+    with pytest.raises(Stopped):
+        run(job, tmp_path / "runs", checkpoint=2, listeners=[stop_after(6)])
     np.savez(tmp_path / "mine.npz", x=x, y=np.roll(y, 1))
     with untouched(tmp_path / "runs"), pytest.raises(RunError, match="other data"):
-        execute(job, tmp_path / "runs", resume=True)
+        run(job, tmp_path / "runs", resume=True)
 
 
 def test_a_finished_run_is_not_given_for_other_data(tmp_path: Path) -> None:
@@ -496,14 +497,14 @@ def test_a_finished_run_is_not_given_for_other_data(tmp_path: Path) -> None:
     file = tmp_path / "mine.npz"
     np.savez(file, x=x, y=y)
     job = Job("er", str(file), test_fraction=0.2, tasks=2, validation=0.1, device="cpu")
-    first = execute(job, tmp_path / "runs")
-    assert execute(job, tmp_path / "runs", resume=True)["state_sha256"] == first["state_sha256"]
+    first = run(job, tmp_path / "runs")
+    assert run(job, tmp_path / "runs", resume=True).state_sha256 == first.state_sha256
     x[137, 3] += 1e-3  # one number of one sample
     np.savez(file, x=x, y=y)
     with untouched(tmp_path / "runs"), pytest.raises(RunError, match="other data"):
-        execute(job, tmp_path / "runs", resume=True)
+        run(job, tmp_path / "runs", resume=True)
     file.unlink()  # nothing to compare with: the result is still the result
-    assert execute(job, tmp_path / "runs", resume=True)["state_sha256"] == first["state_sha256"]
+    assert run(job, tmp_path / "runs", resume=True).state_sha256 == first.state_sha256
 
 
 def test_an_option_may_repeat_what_the_stream_says(tmp_path: Path) -> None:

@@ -171,6 +171,25 @@ def test_every_preset_can_be_run(method: str, preset: str, tmp_path: Path) -> No
     assert {name: learner[name] for name in wanted} == json.loads(json.dumps(wanted))
 
 
+def test_engine_and_precision_are_settings_by_another_name(tmp_path: Path) -> None:
+    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--json", "--out")
+    short = onepass(*asked, tmp_path / "a", "--precision", "bf16", "--engine", "eager").record
+    pairs = ("--set", "precision=bf16", "--set", "engine=eager")
+    long = onepass(*asked, tmp_path / "b", *pairs).record
+    plain = onepass(*asked, tmp_path / "c", "--precision", "fp32", "--engine", "auto").record
+    assert [short[key] for key in SAME] == [long[key] for key in SAME]
+    assert Path(short["out"]).name == Path(long["out"]).name != Path(plain["out"]).name
+    assert Path(plain["out"]).name == "finetune-synthetic-m100-s0"
+    assert plain["params_sha256"] != short["params_sha256"]
+    for name, value in (("precision", "bf16"), ("engine", "eager")):
+        done = onepass(*asked, tmp_path / "d", f"--{name}", value, "--set", f"{name}={value}")
+        assert done.status == 2
+        assert f"--{name}" in done.error
+    done = onepass(*asked, tmp_path / "d", "--engine", "graph")
+    assert (done.status, "GPU" in done.error) == (2, True)
+    assert not (tmp_path / "d").exists()
+
+
 # ---- the stream
 
 

@@ -9,12 +9,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onepass import cli
-from onepass.job import Job, execute
+from onepass.job import Job
+from onepass.result import Result
+from onepass.run import run
 
 
 class Done(NamedTuple):
@@ -97,6 +99,11 @@ def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: entry[key] for key in entry if key not in times} for entry in entries]
 
 
+def same(result: Result | dict[str, Any], keys: Iterable[str]) -> list[Any]:
+    """What two runs have to agree in, of a result or of a line of JSON."""
+    return [result[key] if isinstance(result, dict) else getattr(result, key) for key in keys]
+
+
 def execute_until_write(job: Job, out: Path, moment: int) -> None:
     """Runs a job that is killed when it has written, and not yet put in place, its n-th file."""
     real, calls = os.fsync, iter(range(1, moment + 1))
@@ -107,4 +114,4 @@ def execute_until_write(job: Job, out: Path, moment: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = fsync
-    execute(job, out, resume=True, checkpoint=20)
+    run(job, out, resume=True, checkpoint=20)

@@ -3,7 +3,8 @@
 import pytest
 
 from onepass import registry
-from onepass.job import Job, execute
+from onepass.job import Job
+from onepass.run import run
 from onepass.streams import STREAMS
 
 SPECS = [
@@ -23,8 +24,8 @@ FEW_EPOCHS = {"gdumb": {"epochs": "16"}}
 def test_the_method_learns_the_stream(info, spec, tmp_path):
     chosen = {"settings": FEW_EPOCHS.get(info.key, {}), "stream": spec, "every": 20}
     job = Job(info.key, dataset="synthetic", memory=60, device="cpu", **chosen)
-    result = execute(job, tmp_path, checkpoint=None)
+    result = run(job, tmp_path, checkpoint=None)
     forgets = info.key in ("finetune", "agem") and "m=50" not in spec
-    assert result["accuracy"] > (15 if forgets else 30)
-    assert f"stream={spec}" in result["variant"]
-    assert result["tasks"] == (1 if info.one_task else 5)
+    assert result.accuracy > (15 if forgets else 30)
+    assert f"stream={spec}" in result.variant
+    assert result.tasks == (1 if info.one_task else 5)

@@ -1,0 +1,6 @@
+"""Where runs run: one after another here, or several at a time in processes."""
+
+from onepass.executors.base import Executor, How, Watch, execute_all
+from onepass.executors.choice import choose, fitting
+
+__all__ = ["Executor", "How", "Watch", "choose", "execute_all", "fitting"]

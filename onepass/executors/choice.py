@@ -1,0 +1,26 @@
+"""Which executor, and how many runs at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from onepass.executors.base import Executor
+from onepass.executors.here import Here
+from onepass.executors.processes import Processes
+from onepass.job import Job
+
+RUNS_ON_A_GPU = 8
+
+
+def choose(at_once: int) -> Executor:
+    return Here() if at_once == 1 else Processes(at_once)
+
+
+def fitting(wanted: int | None, jobs: Sequence[Job]) -> int:
+    """How many jobs to run at once: as many as wanted, or as are fast, but never more than there
+    are cores for their threads."""
+    first = jobs[0]
+    cores = max(1, (os.cpu_count() or 1) // first.threads)
+    useful = RUNS_ON_A_GPU if first.device == "cuda" else cores
+    return min(wanted or useful, cores, len(jobs))

@@ -1,0 +1,98 @@
+"""Telling several listeners, and going on without those that fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from onepass.errors import InputError
+from onepass.learner import Learner
+from onepass.listeners.base import Listener, Run
+from onepass.parts import Step
+from onepass.result import Result
+from onepass.scoring import Point
+
+log = logging.getLogger("onepass")
+PLAIN = str | int | float | bool | None
+
+
+class Audience(Listener):
+    """Listeners as one.
+
+    An observer that raises, in whatever hook, is named, and dropped for the rest of the run;
+    `dropped` holds the reasons. An essential listener's error is the audience's own.
+    """
+
+    essential: ClassVar[bool] = True
+
+    def __init__(
+        self, listeners: Sequence[Listener], dropped: Mapping[str, str] | None = None
+    ) -> None:
+        self.everyone = list(listeners)
+        self.dropped = dict(dropped or {})
+        keys = [one.key for one in self.everyone]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise InputError(f"there are two listeners {twice[0]!r}")
+
+    def started(self, run: Run) -> None:
+        self._tell("started", run)
+
+    def stepped(self, learner: Learner, step: Step) -> None:
+        self._tell("stepped", learner, step)
+
+    def scored(self, point: Point) -> None:
+        self._tell("scored", point)
+
+    def task_ended(self, task: int) -> None:
+        self._tell("task_ended", task)
+
+    def finished(self, result: Result | None) -> None:
+        self._tell("finished", result)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each, by its key."""
+        states = {one.key: self._ask(one, "state_dict") for one in self._present()}
+        for one in self._present():
+            if not _is_plain(states[one.key]):
+                self._drop(one, "its state is more than plain values and tensors")
+        return {one.key: states[one.key] for one in self._present()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for one in self._present():
+            if one.key in state:
+                self._ask(one, "load_state_dict", state[one.key])
+
+    def heard_from(self) -> dict[str, list[str]]:
+        """What each has said since, by its key; those that were dropped since, too."""
+        return {one.key: one.heard() for one in self.everyone}
+
+    def _present(self) -> list[Listener]:
+        return [one for one in self.everyone if one.key not in self.dropped]
+
+    def _tell(self, hook: str, *what: Any) -> None:
+        for one in self._present():
+            self._ask(one, hook, *what)
+
+    def _ask(self, one: Listener, hook: str, *what: Any) -> Any:
+        try:
+            return getattr(one, hook)(*what)
+        except Exception as problem:
+            if one.essential:
+                raise
+            self._drop(one, f"{type(problem).__name__} in {hook}: {problem}")
+
+    def _drop(self, one: Listener, reason: str) -> None:
+        self.dropped[one.key] = reason
+        log.warning("the listener %r is dropped, the run goes on: %s", one.key, reason)
+
+
+def _is_plain(tree: object) -> bool:
+    """Whether a checkpoint can hold it: reading one takes data only, never code."""
+    if isinstance(tree, dict):
+        return all(_is_plain(part) for pair in tree.items() for part in pair)
+    if isinstance(tree, list | tuple):
+        return all(map(_is_plain, tree))
+    return isinstance(tree, PLAIN | Tensor)

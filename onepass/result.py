@@ -1,0 +1,147 @@
+"""What came out of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from onepass import metrics
+from onepass.errors import RunError
+from onepass.job import Job
+from onepass.learner import Learner
+from onepass.scoring import Point
+from onepass.streams import Stream
+
+PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One run's numbers: the record, the tables and `--json` all take them from here.
+
+    What was run
+        `method`, `dataset` (its name), `dataset_identity` (its name, or the path of the user's
+        own), `variant` (what was chosen otherwise than by default), `memory` (samples kept at
+        most; 0 for a method that keeps none), `seed`, `tasks`.
+    How good it was, in percent
+        `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
+        `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
+        over equally spaced points; `prequential_accuracy`, each batch before it was learned;
+        `accuracy_matrix`, after task i on task j; `class_accuracy`. None stands for what was not
+        scored or cannot be.
+    How long it took
+        `steps`; `seconds` and `steps_per_second` of training alone; `scoring_seconds`;
+        `capture_seconds` of the steps as CUDA graphs.
+    What it cost
+        `trained_per_sample` and `scored_per_sample`, images through the network for each of the
+        stream; `images_beside_steps`, outside of steps, by purpose; `memory_bytes` of the samples
+        kept; `copy_bytes` of copies of the network.
+    Where, and which bits
+        `device`; `params_sha256` of the network; `state_sha256` of all that learning changes;
+        `out`, the run's folder.
+    Who did not see it through
+        `dropped`: listeners that failed, with the reason.
+    """
+
+    method: str = field(metadata=PRINTED)
+    dataset: str = field(metadata=PRINTED)
+    dataset_identity: str = ""
+    variant: str
+    memory: int = field(metadata=PRINTED)
+    seed: int = field(metadata=PRINTED)
+    tasks: int
+
+    accuracy: float = field(metadata=PRINTED)
+    forgetting: float | None = field(metadata=PRINTED)
+    forgetting_all_tasks: float | None
+    mean_task_accuracy: float
+    anytime_accuracy: float | None
+    prequential_accuracy: float | None
+    accuracy_matrix: list[list[float | None]]
+    class_accuracy: list[float | None]
+
+    steps: int = field(metadata=PRINTED)
+    seconds: float = field(metadata=PRINTED)
+    steps_per_second: float = field(metadata=PRINTED)
+    scoring_seconds: float = 0.0
+    capture_seconds: float = 0.0
+
+    trained_per_sample: float
+    scored_per_sample: float
+    images_beside_steps: dict[str, dict[str, int]] = field(default_factory=dict)
+    memory_bytes: int
+    copy_bytes: int = 0
+
+    device: str = field(metadata=PRINTED)
+    params_sha256: str = field(metadata=PRINTED)
+    state_sha256: str = field(metadata=PRINTED)
+    out: str = field(metadata=PRINTED)
+
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
+    ) -> Self:
+        """The result of a run that has come to its end."""
+        ends = {point.task: point.correct for point in points if point.boundary}
+        last, cadence = points[-1], job.cadence(stream)
+        correct = [ends.get(task) for task in range(len(stream.tasks))]
+        a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
+        spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
+        batch = len(stream.indices(0))
+        images = learner.cost(batch)
+        return cls(
+            method=job.method,
+            dataset=stream.dataset.name,
+            dataset_identity=job.dataset_identity,
+            variant=job.variant,
+            memory=getattr(learner, "memory", 0),
+            seed=job.seed,
+            tasks=len(stream.tasks),
+            accuracy=last.accuracy,
+            forgetting=metrics.forgetting(a),
+            forgetting_all_tasks=metrics.forgetting_all(a),
+            mean_task_accuracy=metrics.mean_task_accuracy(a),
+            anytime_accuracy=metrics.anytime(spaced) if spaced else None,
+            prequential_accuracy=last.prequential,
+            accuracy_matrix=a,
+            class_accuracy=metrics.per_class(last.correct, last.total),
+            steps=last.step,
+            seconds=last.seconds,
+            steps_per_second=last.step / last.seconds,
+            scoring_seconds=last.scoring,
+            capture_seconds=last.capture,
+            trained_per_sample=images.trained / batch,
+            scored_per_sample=images.scored / batch,
+            images_beside_steps={name: n._asdict() for name, n in learner.spent.items()},
+            memory_bytes=learner.memory_bytes,
+            copy_bytes=learner.copy_bytes,
+            device=learner.where.type,
+            params_sha256=learner.params_sha256(),
+            state_sha256=learner.state_sha256(),
+            out=str(out),
+        )
+
+    @classmethod
+    def read(cls, content: dict[str, Any], file: Path) -> Self:
+        """From the content of a result.json, with the place where its folder is now. Fields with a
+        default came later: an older file may lack them."""
+        for one in fields(cls):
+            needed = one.default is MISSING and one.default_factory is MISSING
+            if needed and one.name not in content:
+                raise RunError(f"{file} is not a run's result: it has no {one.name}")
+        known = {one.name for one in fields(cls)}
+        here = {"dataset_identity": content["dataset"], **content, "out": str(file.parent)}
+        return cls(**{name: value for name, value in here.items() if name in known})
+
+    def as_json(self) -> dict[str, Any]:
+        """What result.json holds."""
+        return asdict(self)
+
+    def printed(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        shown = [one.name for one in fields(self) if one.metadata.get("printed")]
+        return {name: getattr(self, name) for name in shown}

@@ -1,0 +1,165 @@
+"""How a job is carried out: from the data to the result, in a folder, resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onepass import checkpoint as checkpoints
+from onepass import probes
+from onepass.data import Dataset
+from onepass.data.load import is_path
+from onepass.devices import computing
+from onepass.errors import CheckpointError, RunError
+from onepass.evaluate import walk
+from onepass.job import Job, dataset_identity
+from onepass.learner import Learner
+from onepass.listeners import Audience, Listener, Run
+from onepass.listeners.base import BEGINNING
+from onepass.listeners.recorder import Recorder
+from onepass.record import Progress, RunFolder, surroundings
+from onepass.result import Result
+from onepass.streams import Stream
+from onepass.supplies import Supplies
+from onepass.version import __version__
+
+CHECKPOINT = 500
+
+
+def run(
+    job: Job,
+    out: Path,
+    *,
+    resume: bool = False,
+    checkpoint: int | None = CHECKPOINT,
+    listeners: Sequence[Listener] = (),
+    supplies: Supplies | None = None,
+) -> Result:
+    """Runs a job in its folder below `out`.
+
+    An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
+    one goes on after its last checkpoint, and a missing one starts. `checkpoint` is the number of
+    steps between checkpoints; None keeps no checkpoint at all. `listeners` are told beside the
+    job's probes. `supplies` are what other runs of this process share with it.
+    """
+    supplies = supplies or Supplies()
+    folder = RunFolder(out / job.folder_name)
+    if folder.exists() and not resume:
+        raise RunError(f"{folder.path} exists; --resume goes on with it, --out puts it elsewhere")
+    found = folder.description()
+    if found is not None:
+        _compare_job(folder, found, job)
+    finished = folder.result()
+    if finished is not None:
+        if is_path(job.dataset) and Path(job.dataset).exists():  # others cannot have changed
+            _compare_data(folder, supplies.dataset(job))
+        return finished
+    if found is not None:
+        _compare_probes(folder, found, job)
+    observers = [*probes.made(job.probes), *listeners]
+    stream, learner = supplies.take(job)
+    folder.make()
+    with folder.locked(), computing(job.threads, job.deterministic):
+        return _carry_out(job, stream, learner, folder, observers, checkpoint)
+
+
+def _carry_out(
+    job: Job,
+    stream: Stream,
+    learner: Learner,
+    folder: RunFolder,
+    listeners: Sequence[Listener],
+    checkpoint: int | None,
+) -> Result:
+    """From the last checkpoint, if there is one, to the result."""
+    _compare_data(folder, stream.dataset)
+    learner, before = _restore(folder, job, learner)
+    if before is None:
+        folder.describe(_describe(job, stream, learner))
+        before = Progress(BEGINNING)
+    observers = Audience(listeners, before.dropped)
+    recorder = Recorder(folder, observers, before, checkpoint)
+    everyone = Audience([observers, recorder])  # the recorder last: it writes what others say
+    observers.load_state_dict(before.states)
+    everyone.started(Run(learner, stream, before.tick, job, folder.path))
+    every, prequential = job.cadence(stream), job.prequential
+    for tick in walk(
+        learner, stream, every=every, prequential=prequential, start=before.tick, listener=everyone
+    ):
+        recorder.save(learner, tick)
+    result = Result.of(job, stream, learner, folder.points(), folder.path)
+    observers.finished(result)
+    result = replace(result, dropped=dict(observers.dropped))
+    recorder.finished(result)
+    return result
+
+
+# ---- what a folder holds already
+
+
+def _compare_job(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    asked, wanted = found["job"], job.identity
+    asked = {**asked, "dataset": dataset_identity(str(asked.get("dataset")))}
+    if asked != wanted:
+        names = [name for name in wanted if asked.get(name) != wanted[name]]
+        told = ", ".join(f"{name} {asked.get(name)!r}, not {wanted[name]!r}" for name in names)
+        raise RunError(f"{folder.path} holds a run with other settings: {told}")
+
+
+def _compare_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """What a probe did not see it cannot tell afterwards."""
+    began = found.get("probes", [])
+    if sorted(began) != sorted(job.probes):
+        with_these, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
+        raise RunError(f"{folder.path} was begun with other probes: {with_these}, not {now}")
+
+
+def _compare_data(folder: RunFolder, dataset: Dataset) -> None:
+    """A run that goes on must go on with the data it began with."""
+    found = folder.description()
+    if found is not None and found.get("data_sha256") != dataset.sha256():
+        raise RunError(f"{folder.path} was begun on other data than {dataset.name!r} is now")
+
+
+def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Progress | None]:
+    saved = folder.load_checkpoint() if folder.description() is not None else None
+    if saved is None:
+        return learner, None
+    content, progress = saved
+    wanted = checkpoints.content(learner)
+    for name in ("method", "settings"):
+        if content.get(name) != wanted[name]:
+            raise CheckpointError(
+                f"{folder.checkpoint_file} belongs to another run: its {name} is "
+                f"{content.get(name)!r}, not {wanted[name]!r}"
+            )
+    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+
+
+# ---- what is said of a run
+
+
+def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
+    params = {name: _simple(value) for name, value in learner.get_params().items()}
+    return {
+        "onepass": __version__,
+        "job": job.identity,
+        "probes": list(job.probes),
+        "learner": params,
+        "stream": {**stream.spec, **stream.derived},
+        "data_sha256": stream.dataset.sha256(),
+        "steps": len(stream),
+        "class_names": list(stream.dataset.class_names),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        **surroundings(),
+    }
+
+
+def _simple(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | tuple | None) else repr(value)

@@ -1,0 +1,45 @@
+"""What runs need: datasets, loaded once in a process, and learners, prepared once."""
+
+from __future__ import annotations
+
+from onepass.data import Dataset
+from onepass.devices import computing
+from onepass.evaluate import make_ready
+from onepass.job import Job
+from onepass.learner import Learner
+from onepass.streams import Stream
+
+
+class Supplies:
+    """Whoever carries out several jobs keeps one, and they share what they can.
+
+    >>> supplies, jobs = Supplies(), [Job("er", seed=0), Job("gsa", seed=1)]
+    >>> supplies.dataset(jobs[0]) is supplies.dataset(jobs[1])
+    True
+    """
+
+    def __init__(self) -> None:
+        self._datasets: dict[tuple[object, ...], Dataset] = {}
+        self._ready: dict[str, tuple[Stream, Learner]] = {}
+
+    def dataset(self, job: Job) -> Dataset:
+        which = (job.dataset_identity, job.data_root, job.image_size, job.test_fraction)
+        if which not in self._datasets:
+            self._datasets[which] = job.load_dataset()
+        whole = self._datasets[which]
+        return whole.hold_out(job.validation, job.seed) if job.validation else whole
+
+    def check(self, job: Job) -> None:
+        """Makes a job's stream and learner, so that what can be refused is refused now; the run
+        takes them from here."""
+        self._ready[job.folder_name] = self._made(job)
+
+    def take(self, job: Job) -> tuple[Stream, Learner]:
+        """The stream of a job, and its learner, prepared."""
+        return self._ready.pop(job.folder_name, None) or self._made(job)
+
+    def _made(self, job: Job) -> tuple[Stream, Learner]:
+        stream, learner = job.load(self.dataset(job))
+        with computing(job.threads, job.deterministic):
+            make_ready(learner, stream)
+        return stream, learner

@@ -1,0 +1,66 @@
+"""What is common to all executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onepass.errors import InputError, RunError, UnknownNameError
+from onepass.executors import How, execute_all
+from onepass.job import Job
+from onepass.result import Result
+
+JOBS = [Job("er", "synthetic", seed=seed) for seed in range(3)]
+
+
+class Stub:
+    """Ends every job with what was prepared for it, and refuses one."""
+
+    def __init__(self, *outcomes: object, refuses: Job | None = None) -> None:
+        self.given, self.refuses, self.ran = outcomes, refuses, False
+
+    def check(self, job: Job) -> None:
+        if job == self.refuses:
+            raise InputError("no")
+
+    def outcomes(self, jobs: Sequence[Job], how: How, watch: object) -> Iterator[tuple]:
+        self.ran = True
+        yield from enumerate(self.given)
+
+
+def result() -> Result:
+    return Result(**dict.fromkeys(Result.__dataclass_fields__))
+
+
+@pytest.mark.parametrize("failure", [RunError("first"), RuntimeError("first")])
+def test_the_first_failure_is_raised_when_all_have_ended_and_names_the_others(
+    failure: Exception, tmp_path: Path
+) -> None:
+    outcomes = execute_all(JOBS, How(tmp_path), Stub(failure, result(), RunError("second")))
+    assert next(outcomes)[0] == 1
+    with pytest.raises(type(failure), match="first") as raised:
+        next(outcomes)
+    assert raised.value.__notes__ == ["Also: second"]
+
+
+def test_what_can_be_refused_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    (tmp_path / JOBS[2].folder_name).mkdir()
+    strange = [replace(JOBS[0], probes=("balanse",))]
+    for jobs, executor, error in (
+        (JOBS[:2], Stub(refuses=JOBS[0]), InputError),
+        (JOBS, Stub(), RunError),
+        (strange, Stub(), UnknownNameError),
+    ):
+        with pytest.raises(error):
+            execute_all(jobs, How(tmp_path), executor)
+        assert not executor.ran
+
+
+def test_a_finished_run_is_not_made_ready_again(tmp_path: Path) -> None:
+    folder = tmp_path / JOBS[0].folder_name
+    folder.mkdir()
+    (folder / "result.json").touch()
+    list(execute_all(JOBS[:1], How(tmp_path, resume=True), Stub(refuses=JOBS[0])))

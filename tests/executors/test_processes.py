@@ -1,0 +1,293 @@
+"""Several jobs at once: the same bits, whatever happens to one of them or to all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Done, command, events, onepass, same, timeless, untouched
+from following import Stopped, stop_after
+
+from onepass import executors, files
+from onepass.executors import How, processes
+from onepass.job import Job
+from onepass.listeners import Forwarder, Progress
+from onepass.result import Result
+from onepass.run import run
+from onepass.supplies import Supplies
+
+SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps")
+SHORT = Job("er", "synthetic", device="cpu")
+LONG = Job("finetune", "synthetic", batch=1, device="cpu")
+LONG_COMMAND = (
+    *("run", "finetune", "--dataset", "synthetic", "--batch", 1),
+    *("--device", "cpu", "--json", "--jobs", 2),
+)
+PATIENCE = 60
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or there would be one run at a time on a small machine."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen:
+    """A command of its own, in a group of processes of its own, where there are two cores."""
+    python, flag, code, *rest = command(*arguments)
+    code = f"import os; os.cpu_count = lambda: 2; {code}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([python, flag, code, *rest], start_new_session=True, **pipes, **options)
+
+
+def end(child: subprocess.Popen) -> Done:
+    out, err = child.communicate(timeout=PATIENCE)
+    return Done(child.returncode, out, err)
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., subprocess.Popen]]:
+    """Starts commands of which nothing is left afterwards."""
+    children: list[subprocess.Popen] = []
+
+    def begin(*arguments: object, **options: Any) -> subprocess.Popen:
+        children.append(start(*arguments, **options))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+def stat(pid: int | str) -> list[str]:
+    """State and parent of a process; nothing once it has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return []
+
+
+def alive(pid: int) -> bool:
+    return bool(stat(pid)) and stat(pid)[0] not in "ZX"
+
+
+def workers(parent: int) -> list[int]:
+    """The processes that a command has started for its jobs."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    children = [pid for pid in pids if stat(pid)[1:] == [str(parent)] and alive(pid)]
+    return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def eventually(holds: Callable[[], Any], seconds: float = PATIENCE) -> bool:
+    last = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > last:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def seeds(job: Job, count: int) -> list[Job]:
+    return [replace(job, seed=seed) for seed in range(count)]
+
+
+def facts(results: Sequence[Result | dict[str, Any]]) -> dict[Any, list[Any]]:
+    return {tuple(same(one, ("method", "seed"))): same(one, SAME) for one in results}
+
+
+def finished(out: Path, jobs: list[Job]) -> list[bool]:
+    return [(out / job.folder_name / "result.json").exists() for job in jobs]
+
+
+# ---- the same bits
+
+
+def test_two_at_once_give_the_bits_of_one_at_a_time(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+) -> None:
+    """And print one JSON object for each run and nothing else. The probe is made by the worker."""
+    asked = ("run", "finetune", "er", "--dataset", "synthetic", "--seeds", 2, "--device", "cpu")
+    asked = (*asked, "--probe", "balance")
+    child = begin(*asked, "--json", "--jobs", 2, "--out", tmp_path / "two")
+    alone = onepass(*asked, "--json", "--jobs", 1, "--out", tmp_path / "one")
+    together = end(child)
+    assert (alone.status, together.status) == (0, 0), together.err
+    assert len(together.records) == 4
+    assert facts(together.records) == facts(alone.records)
+    assert [list(one) for one in together.records] == [list(one) for one in alone.records]
+    for record in together.records:
+        folder = Path(record["out"])
+        assert folder.parent == tmp_path / "two"
+        probed = [tmp_path / number / folder.name / "balance.jsonl" for number in ("one", "two")]
+        assert probed[0].read_bytes() == probed[1].read_bytes() != b""
+
+
+# ---- some fail
+
+
+def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = seeds(SHORT, 3)
+    with pytest.raises(Stopped):
+        run(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
+    saved = tmp_path / jobs[1].folder_name / "checkpoint.pt"
+    content = files.read_checkpoint(saved)
+    content["state"]["model"]["head.weight"] *= float("nan")
+    files.write_checkpoint(saved, content)
+
+    told: list[tuple[int, Progress]] = []
+    real = executors.execute_all
+
+    def spy(jobs: Any, how: How, executor: Any, watch: executors.Watch) -> Any:
+        def both(index: int, now: Progress) -> None:
+            told.append((index, now))
+            watch(index, now)
+
+        assert executor.at_once == 2
+        return real(jobs, how, executor, both)
+
+    monkeypatch.setattr(executors, "execute_all", spy)
+    asked = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
+    done = onepass(*asked, "--jobs", 2, "--json", "--out", tmp_path)
+    assert done.status == 1
+    assert "loss of 'er' is nan" in done.error
+    assert sorted(one["seed"] for one in done.records) == [0, 2]
+    assert finished(tmp_path, jobs) == [True, False, True]
+    assert {now.steps for _, now in told} == {60}
+    first = {index: min(n.step for i, n in told if i == index) for index, _ in told}
+    assert first == {0: 0, 1: 15, 2: 0}
+    assert max(now.step for index, now in told if index == 0) > 0
+
+
+def attempt(how: How) -> processes.Message:
+    return processes._attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
+
+
+def refused(job: Job, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").touch()
+
+
+def blocked(job: Job, folder: Path) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    folder.touch()
+
+
+def unlockable(job: Job, folder: Path) -> None:
+    """Where `onepass run` without --jobs says: Is a directory."""
+    (folder / ".lock").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("hinder", [refused, blocked, unlockable])
+def test_what_the_user_can_mend_is_told_as_such_by_a_worker(
+    hinder: Callable[[Job, Path], None], tmp_path: Path
+) -> None:
+    hinder(SHORT, tmp_path / SHORT.folder_name)
+    kind, message = attempt(How(tmp_path, resume=True))
+    assert kind == "input", message
+    assert SHORT.folder_name in message
+
+
+def test_a_bug_travels_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr(How, "run", fail)
+    kind, message = attempt(How(tmp_path))
+    assert kind == "bug"
+    assert "Traceback" in message and "ZeroDivisionError: no" in message
+
+
+def test_a_worker_that_is_killed_takes_its_own_run_with_it_and_no_other(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+) -> None:
+    """Not even those that the worker would have run next."""
+    jobs = seeds(LONG, 3)
+    child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 1, "--out", tmp_path)
+    saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
+    assert eventually(lambda: all(path.exists() for path in saved))
+    os.kill(workers(child.pid)[0], signal.SIGKILL)
+    done = end(child)
+    assert done.status == 1
+    assert "killed" in done.error and "--resume" in done.error
+    assert sorted(finished(tmp_path, jobs)) == [False, True, True]
+    assert len(done.records) == 2
+
+
+# ---- all are stopped
+
+
+def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+) -> None:
+    """Beside a finished run, which is left alone, and a folder in the way, which stops no other."""
+    jobs = seeds(LONG, 4)
+    out = tmp_path / "broken"
+    child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", out)
+    saved = [out / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
+    assert eventually(lambda: all(path.exists() for path in saved))
+    at_work = workers(child.pid)
+    assert len(at_work) >= 2
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
+    assert not all(finished(out, jobs[:2]))
+    broken = [files.read_checkpoint(path)["tick"]["step"] for path in saved]
+    assert min(broken) > 0
+
+    whole = [run(job, tmp_path / "whole") for job in jobs[:2]]
+    whole.append(run(jobs[2], out))
+    refused(jobs[3], out / jobs[3].folder_name)
+    with untouched(out / jobs[2].folder_name), untouched(out / jobs[3].folder_name):
+        done = onepass(*LONG_COMMAND, "--seeds", 4, "--resume", "--out", out)
+    assert done.status == 2
+    assert jobs[3].folder_name in done.error and "notes.txt" in done.error
+    assert facts(done.records) == facts(whole)
+    for one in whole:
+        resumed = out / Path(one.out).name
+        assert timeless(events(resumed)) == timeless(events(Path(one.out)))
+
+
+def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+) -> None:
+    """As `kill -INT` and supervisors send it."""
+    jobs = seeds(LONG, 2)
+    child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", tmp_path)
+    saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs]
+    assert eventually(lambda: all(path.exists() for path in saved))
+    at_work = workers(child.pid)
+    child.send_signal(signal.SIGINT)
+    done = end(child)
+    assert done.status == 130
+    assert "interrupted" in done.error
+    assert done.out == ""
+    assert not all(finished(tmp_path, jobs))
+    assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
+    assert all(files.read_checkpoint(path)["tick"]["step"] > 0 for path in saved)
+
+
+def test_an_interrupt_from_the_keyboard_while_workers_are_starting_is_one_line(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+) -> None:
+    child = begin(*LONG_COMMAND, "--seeds", 2, "--out", tmp_path)
+    assert eventually(lambda: len(workers(child.pid)) > 1)
+    time.sleep(0.3)
+    at_work = workers(child.pid)
+    os.killpg(child.pid, signal.SIGINT)
+    done = end(child)
+    assert done.status == 130
+    assert "interrupted" in done.error
+    assert done.out == ""
+    assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
