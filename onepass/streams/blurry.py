@@ -55,7 +55,8 @@ class Blurry(Stream):
         groups = deal(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         labels = [label for group in groups for label in group]
-        drawn = permutation(len(labels), generator(seed, "disjoint classes"))  # n moves no order
+        # a generator of its own, so that this draw moves no shuffle
+        drawn = permutation(len(labels), generator(seed, "disjoint classes"))
         disjoint = {labels[i] for i in drawn[: round(len(labels) * n / 100)].tolist()}
         pieces: list[list[torch.Tensor]] = [[] for _ in groups]  # of each task, indices by class
         turn = 0  # leftovers of one class go on where those of the last one ended

@@ -63,7 +63,8 @@ class LongTail(Stream):
         rng = generator(seed, "stream order")
         whole = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
         kept = long_tail_counts(whole, rho)
-        chosen = generator(seed, "long tail")  # of its own: rho moves no other draw
+        # which samples stay: a generator of its own, so that these draws move no shuffle
+        chosen = generator(seed, "long tail")
         subset = {
             label: shuffled(samples_of(dataset, label), chosen)[: kept[label]]
             for label in range(dataset.classes)
