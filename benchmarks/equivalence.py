@@ -21,7 +21,10 @@ import torch
 
 SEEDS = (0, 1, 2)
 # State entries of commit 68e2b2f that have another name since; None: no longer kept.
-RENAMED: dict[str, str | None] = {}
+RENAMED: dict[str, str | None] = {
+    "parts/store/seen": "parts/store/offered",  # samples offered to a reservoir so far
+    "parts/running/seen": "parts/running/offered",
+}
 
 
 def entries(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,8 @@
 5
 """
 
+from typing import TYPE_CHECKING
+
 from onepass import methods
 from onepass.checkpoint import open_learner as open
 from onepass.data import Dataset, load
@@ -48,4 +50,5 @@ __all__ = [
     "load",
     "open",
 ]
-__all__ += methods.__all__
+if not TYPE_CHECKING:
+    __all__ += methods.__all__

@@ -124,6 +124,7 @@ class Learner(Steps, Training, ABC):
                 rows = self._admit(labels)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
             except BaseException:
+                self._scorer = None  # classes may have come before it failed
                 if not self.steps:  # nothing was learned: as if nothing had been tried
                     self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
                 raise

@@ -28,13 +28,20 @@ class Samples(NamedTuple):
         return [Samples(*piece) for piece in pieces]
 
 
+Show = Callable[[], Tensor]
+
+
+def not_shown() -> Tensor:
+    raise LookupError("these logits were made without keeping the views")
+
+
 class Output(NamedTuple):
     """What the network said of some samples: logits (n, C) over the head's capacity."""
 
     logits: Tensor
     y: Tensor
     weight: Tensor
-    show: Callable[[], Tensor] = Tensor
+    show: Show = not_shown
 
     @property
     def views(self) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from onepass.memory import Store
 from onepass.nets import Classifier
-from onepass.parts import Images, Output, Samples
+from onepass.parts import Images, Output, Samples, not_shown
 from onepass.views import Views
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ class Steps:
             for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True)
         ]
 
-    def output(self, logits: Tensor, batch: Samples, show: Callable[[], Tensor] = Tensor) -> Output:
+    def output(
+        self, logits: Tensor, batch: Samples, show: Callable[[], Tensor] = not_shown
+    ) -> Output:
         """Logits of views of a batch, with the batch's rows and weights for each view."""
         times = len(logits) // len(batch.y)
         if times == 1:

@@ -162,7 +162,11 @@ class Trainer:
             self.aside.wait()
             return done
 
-        return self._engine.run(whole, x, y)
+        try:
+            return self._engine.run(whole, x, y)
+        except BaseException:
+            self.aside.forget()
+            raise
 
     def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
         """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""

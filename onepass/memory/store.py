@@ -52,7 +52,7 @@ class Store(Part, ABC):
         self.capacity = capacity
         self.per_class = tuple(per_class)
         self._closed = False
-        self.rng = rng
+        self._rng = rng
         try:
             self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=rng.device)
         except (RuntimeError, MemoryError):
@@ -64,6 +64,13 @@ class Store(Part, ABC):
         }
         self.size = torch.zeros((), dtype=torch.int64, device=rng.device)
         self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=rng.device)
+
+    @property
+    def rng(self) -> torch.Generator:
+        """What every draw is made from; refused while a batch is being let in."""
+        if self._closed:
+            raise RuntimeError("a step draws before `keep`, or after `descend`, not in between")
+        return self._rng
 
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
@@ -105,8 +112,6 @@ class Store(Part, ABC):
         """Distinct slots drawn at random, and which of them are genuine; with groups a row of slots
         for each, of samples of its classes. A group is a mask over the head's rows, or None: all
         classes that are in no other group (cheaper than a mask of its own)."""
-        if self._closed:
-            raise RuntimeError("a step draws before `keep`, or after `descend`, not in between")
         if groups is None:
             return distinct(count, self.size, self.rng)
         counts = self._counts(groups)

@@ -1,34 +1,22 @@
 """One import line for each method: the table of contents."""
 
-from onepass.methods.agem import AGEM
-from onepass.methods.aser import ASER
-from onepass.methods.derpp import DERPP
-from onepass.methods.er import ER
-from onepass.methods.er_ace import ERACE
-from onepass.methods.er_aml import ERAML
-from onepass.methods.finetune import Finetune, Joint
-from onepass.methods.gdumb import GDumb
-from onepass.methods.gsa import GSA
-from onepass.methods.gsa_released import GSAReleased
-from onepass.methods.gss import GSS
-from onepass.methods.mir import MIR
-from onepass.methods.rainbow_rt import RainbowRT
-from onepass.methods.scr import SCR
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AGEM",
-    "ASER",
-    "DERPP",
-    "ER",
-    "ERACE",
-    "ERAML",
-    "GSA",
-    "GSS",
-    "MIR",
-    "SCR",
-    "Finetune",
-    "GDumb",
-    "GSAReleased",
-    "Joint",
-    "RainbowRT",
-]
+from onepass.methods.agem import AGEM as AGEM
+from onepass.methods.aser import ASER as ASER
+from onepass.methods.derpp import DERPP as DERPP
+from onepass.methods.er import ER as ER
+from onepass.methods.er_ace import ERACE as ERACE
+from onepass.methods.er_aml import ERAML as ERAML
+from onepass.methods.finetune import Finetune as Finetune
+from onepass.methods.finetune import Joint as Joint
+from onepass.methods.gdumb import GDumb as GDumb
+from onepass.methods.gsa import GSA as GSA
+from onepass.methods.gsa_released import GSAReleased as GSAReleased
+from onepass.methods.gss import GSS as GSS
+from onepass.methods.mir import MIR as MIR
+from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
+from onepass.methods.scr import SCR as SCR
+
+if not TYPE_CHECKING:  # to type checkers all of these are public; at run time the modules are not
+    __all__ = [name for name, value in globals().items() if isinstance(value, type)]

@@ -122,11 +122,9 @@ class DERPP(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                       (b)
         slots, genuine = self.store.independent_slots(2, self.replay)  # of X^1, X^2      (2, r)
-        replay = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
-        batches = (stream, *replay.cut(self.replay, self.replay))
-        stream_out, dark_out, replay_out = self.forward_apart(
-            *batches
-        )  # logits  (b, C) (r, C) (r, C)
+        drawn = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
+        dark, replay = drawn.cut(self.replay, self.replay)  # X^1, X^2                (r) (r)
+        stream_out, dark_out, replay_out = self.forward_apart(stream, dark, replay)  # (b|r|r, C)
 
         stored = self.store.fields["logits"].index_select(0, slots[0])  # s(x)        (r, C)
         known = self.store.fields["known"].index_select(0, slots[0])  # classes then      (r)

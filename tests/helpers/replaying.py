@@ -2,7 +2,7 @@
 cross-entropy by plain loops."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
@@ -123,6 +123,12 @@ def kept_logits() -> Iterator[list[Tensor]]:
         handle.remove()
 
 
+def on_every_forward(learner, hook: Callable[[nn.Module, tuple, Tensor], None]) -> None:
+    """A hook on the backbone of the network that trains and on that of its evaluating twin."""
+    for net in (learner.model, learner.evaluator):
+        net.body.register_forward_hook(hook)
+
+
 def learned(learner, items: Iterable):
     """The learner, after a stream of batches and boundaries."""
     for item in items:
@@ -151,7 +157,8 @@ def as_samples(learner, x: Tensor, y: Tensor) -> Samples:
 
 def as_batch(output: Output) -> list[tuple[list[float], int, float]]:
     """An output as a list of (logits, y, weight), for plain loops."""
-    return list(zip(*(part.tolist() for part in output), strict=True))
+    parts = (output.logits, output.y, output.weight)
+    return list(zip(*(part.tolist() for part in parts), strict=True))
 
 
 def naive_cross_entropy(output: Output, among: set[int]) -> float:

@@ -26,7 +26,8 @@ class Watched:
         self.label_of += labels
         self.step = self.learner.learn(numbers.float().unsqueeze(1), labels)
         seen = self.learner.model.body.last[:, 0].long().tolist()
-        _, rows, weight = (torch.cat(parts) for parts in zip(*self.step.outputs, strict=True))
+        rows = torch.cat([output.y for output in self.step.outputs])
+        weight = torch.cat([output.weight for output in self.step.outputs])
         names = [self.learner.classes[row] for row in rows]
         every = list(zip(seen, names, (weight > 0).tolist(), strict=True))
         self.first = every[: -self.learner.mix]

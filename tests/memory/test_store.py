@@ -1,35 +1,32 @@
 """Stores with fields of a method's own: what belongs to a sample stays with it."""
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from memories import PROPERTY, evenly, filled, generator, samples
 
-from onepass.memory import Reservoir
-from onepass.memory.store import Store
+from onepass import InputError
+from onepass.memory import Dealing, Reservoir, Store
 from onepass.parts import Samples
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 FIELDS = {"logits": torch.zeros(3), "task": torch.tensor(0), "twin": torch.zeros(2, 2).byte()}
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 class Ring(Store):
     """The last samples of the stream."""
 
-    tensors = ("size", "seen")
+    tensors = ("size", "offered")
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.seen = torch.zeros((), dtype=torch.int64)
+        self.offered = torch.zeros((), dtype=torch.int64)
 
     def add(self, x, y, **fields):
-        self.write((self.seen + torch.arange(len(y))) % self.capacity, x, y, **fields)
-        self.seen += len(y)
-        self.size.copy_(self.seen.clamp(max=self.capacity))
+        self.write((self.offered + torch.arange(len(y))) % self.capacity, x, y, **fields)
+        self.offered += len(y)
+        self.size.copy_(self.offered.clamp(max=self.capacity))
 
 
 def made(kind, capacity, seed=0, fields=FIELDS):
@@ -179,6 +176,107 @@ def test_an_unknown_field_is_an_error():
     (x, y), fields = stream(0, 1)
     with pytest.raises(KeyError):
         store.add(x, y, **fields, other=y)
+
+
+def test_what_is_kept_of_a_sample_is_named():
+    assert made(Reservoir, 2, fields=None).kept == ("x", "y")
+    assert made(Reservoir, 2).kept == ("x", "y", *FIELDS)
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("no memory"), MemoryError()], ids=repr)
+def test_a_memory_for_which_there_is_no_room_is_refused(monkeypatch, problem):
+    def full(*arguments, **named):
+        raise problem
+
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(InputError, match="no room here for a memory of 7 samples"):
+        Reservoir(7, (2,), torch.float32, generator())
+
+
+# ---- fields with a place for each class
+
+
+@PROPERTY
+@given(kinds, capacities, batches, st.integers(3, 9), st.integers(0, 10**6))
+def test_fields_per_class_widen_with_the_head_and_keep_what_they_hold(
+    kind, capacity, sizes, wide, seed
+):
+    sizes = [min(size, capacity) for size in sizes]
+    options = {"fields": FIELDS, "per_class": ["logits"]}
+    store = fill(kind(capacity, (2,), torch.float32, generator(seed), **options), sizes)
+    before, held = store.state_dict(), int(store.size)
+    plain = store.bytes
+    store.grow(wide)
+    after = store.state_dict()
+    assert after["logits"].shape == (held, wide)
+    assert torch.equal(after["logits"][:, :3], before["logits"])
+    assert not after["logits"][:, 3:].any()
+    assert all(torch.equal(after[name], before[name]) for name in before if name != "logits")
+    assert store.bytes == plain + capacity * 4 * (wide - 3)
+
+    other = kind(capacity, (2,), torch.float32, generator(seed), **options)
+    other.grow(wide)
+    other.load_state_dict(after)
+    assert torch.equal(other.fields["logits"][:held], store.fields["logits"][:held])
+    (x, y), fields = stream(60, 61)
+    store.add(x, y, **{**fields, "logits": torch.arange(1.0, wide + 1).view(1, -1)})
+    assert store.fields["logits"].shape == (capacity + 1, wide)
+
+
+def test_other_fields_do_not_widen():
+    store = fill(made(Reservoir, 4), [3])
+    before = store.state_dict()
+    store.grow(9)
+    after = store.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+# ---- draws that know nothing of each other
+
+
+@PROPERTY
+@given(st.integers(0, 12), st.integers(1, 9), st.integers(1, 4), st.integers(0, 10**6))
+def test_each_of_several_draws_is_one_without_replacement(size, count, draws, seed):
+    store = filled([0] * size, capacity=12, seed=seed)
+    slots, genuine = store.independent_slots(draws, count)
+    assert slots.shape == genuine.shape == (draws, count)
+    for row, real in zip(slots, genuine, strict=True):
+        kept = row[real].tolist()
+        assert len(kept) == len(set(kept)) == min(count, size)
+        assert real.tolist() == [place < size for place in range(count)]
+        assert all(0 <= slot < max(size, 1) for slot in row.tolist())
+
+
+def test_one_draw_tells_nothing_of_another():
+    store, joint = filled([0] * 5, seed=4), np.zeros((5, 5))
+    for _ in range(5000):
+        (one, other), _ = store.independent_slots(2, 1)
+        joint[int(one), int(other)] += 1
+    assert evenly(joint.flatten()) > 1e-3
+
+
+# ---- between taking a batch in and the step's end
+
+DRAWS = {
+    "draw": lambda store: store.draw(2, fallback=samples([0])),
+    "draw among": lambda store: store.draw(2, samples([0]), among=torch.ones(1).bool()),
+    "slots": lambda store: store.slots(2),
+    "slots of groups": lambda store: store.slots(2, [None, torch.ones(1).bool()]),
+    "independent slots": lambda store: store.independent_slots(2, 2),
+    "dealt": lambda store: store.dealt(2),
+    "others": lambda store: store.others(2, torch.tensor([0])),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_a_store_that_takes_a_batch_in_is_not_drawn_from(draw):
+    store = Dealing(3, (), torch.float32, generator())
+    store.add(torch.arange(3).float(), torch.zeros(3, dtype=torch.int64))
+    store.close()
+    with pytest.raises(RuntimeError, match="before `keep`, or after `descend`, not in between"):
+        draw(store)
+    store.open()
+    draw(store)
 
 
 # ---- a group that is all the rest

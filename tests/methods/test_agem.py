@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import BOUNDARY, Times, double, flat, small
+from replaying import BOUNDARY, Times, double, flat, on_every_forward, small
 from torch import nn
 
 from onepass import Finetune
@@ -155,7 +155,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
         mean = naive.mean_loss(theta, stream, seen)
         assert step.loss.item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
         mean = naive.mean_loss(theta, memory, seen)
-        assert step.terms["memory"].item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
+        assert step.terms["replay"].item() == pytest.approx(mean, rel=1e-4, abs=1e-6)
     if changed.get("memory", 30) and name != "one class":
         assert projected  # the case has a conflict, or it tests nothing
 
@@ -221,7 +221,7 @@ def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
         if item == BOUNDARY:
             learner.new_task()
             continue
-        before = learner.learn(*item).terms["memory"]
+        before = learner.learn(*item).terms["replay"]
         g, r = (each for _, each in found[-2:])
         if learner.task and dot(g, r) < 0:
             after = mean_loss(learner, drawn[-1][1])
@@ -233,7 +233,8 @@ def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
 
 @torch.no_grad()
 def mean_loss(learner, samples):
-    logits = learner.forward(samples).logits[:, : len(learner.classes)]
+    (output,) = learner.forward(samples)
+    logits = output.logits[:, : len(learner.classes)]
     losses = nn.functional.cross_entropy(logits, samples.y, reduction="none")
     return (losses * samples.weight).sum() / samples.weight.sum()
 
@@ -251,7 +252,7 @@ def test_rows_of_a_frozen_head_take_no_part():
             continue
         g, r = (each[:2] for _, each in found[-2:])  # the backbone's
         conflicts += dot(g, r) < 0
-        applied = [one.grad for one in learner.trained[:2]]
+        applied = [one.grad for one in learner.trainer.trainable[:2]]
         for got, expected in zip(applied, project(g, r, YES), strict=True):
             torch.testing.assert_close(got, expected)
     assert conflicts
@@ -262,8 +263,8 @@ def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
     sizes = []
     learner = AGEM(net=nn.Flatten(), memory=30, replay=12, mirror=mirror, device="cpu")
     learner.prepare((3, 4, 4), torch.uint8)
-    learner.model.body.register_forward_hook(
-        lambda module, given, out: sizes.append((len(out), torch.is_grad_enabled()))
+    on_every_forward(
+        learner, lambda module, given, out: sizes.append((len(out), torch.is_grad_enabled()))
     )
     images = torch.arange(480).view(10, 3, 4, 4).to(torch.uint8)
     for labels in ([0, 1] * 5, [0, 1] * 5):
@@ -277,7 +278,7 @@ def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
     learner = agem(replay=16)
     drawn = naive.recorded(learner.store, "draw")
     x, y = naive.vectors(10), [0, 1] * 5
-    terms = [learner.learn(x, y).terms["memory"].item() for _ in range(3)]
+    terms = [learner.learn(x, y).terms["replay"].item() for _ in range(3)]
     assert terms[0] == 0 and min(terms[1:]) > 0
     assert [int(samples.weight.sum()) for _, samples in drawn] == [0, 10, 16]
     assert [len(samples.y) for _, samples in drawn] == [16] * 3

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from naive_linear import recorded
 from presets import COMPARABLE, defaults, official
 from replaying import (
     BOUNDARY,
     as_images,
     batches,
     naive_cross_entropy,
+    on_every_forward,
     parameters,
     small,
     with_batchnorm,
 )
 from torch import Tensor, nn
 
-import onepass.methods.derpp as module
 from onepass import ER, Finetune
 from onepass.errors import InputError
 from onepass.methods.derpp import DERPP, known_error
@@ -109,33 +110,22 @@ class Followed:
     seen: int
 
 
-@pytest.fixture
-def followed(monkeypatch):
+def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
     """Each step of a learner on a stream."""
-
-    def follow(learner: DERPP, items: Iterator) -> Iterator[Followed]:
-        drawn = []
-
-        def draw(*arguments):
-            drawn.append(real(*arguments))
-            return drawn[-1]
-
-        monkeypatch.setattr(module, "distinct", draw)
-        store = None
-        for item in items:
-            if item == BOUNDARY:
-                learner.new_task()
-                continue
-            if store is None:
-                learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-                store = learner.store
-            kept = (store.x, store.fields["logits"], store.fields["known"])
-            before = [one.clone() for one in kept]
-            step = learner.learn(*item)
-            yield Followed(step, item[0], *drawn[-1], *before, len(learner.classes))
-
-    real = module.distinct
-    return follow
+    drawn = None
+    for item in items:
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        if drawn is None:
+            learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
+            drawn = recorded(learner.store, "independent_slots")
+        store = learner.store
+        kept = (store.x, store.fields["logits"], store.fields["known"])
+        before = [one.clone() for one in kept]
+        step = learner.learn(*item)
+        slots = drawn[-1][1]
+        yield Followed(step, item[0], *slots, *before, len(learner.classes))
 
 
 def check_terms(learner: DERPP, now: Followed) -> None:
@@ -161,13 +151,13 @@ SETTINGS = [{}, {"memory": 0}, {"memory": 3}, {"alpha": 2.0, "beta": 0.0}, {"hea
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_terms_and_loss_agree_with_plain_loops(followed, name, settings):
+def test_terms_and_loss_agree_with_plain_loops(name, settings):
     learner = learner_of(**settings)
     for now in followed(learner, batches(STREAMS[name])):
         check_terms(learner, now)
 
 
-def test_mirror_images_are_held_to_the_mean_of_both_views(followed):
+def test_mirror_images_are_held_to_the_mean_of_both_views():
     learner = learner_of(net=nn.Flatten(), mirror=True)
     for now in followed(learner, as_images(batches(TASKS[:4]))):
         check_terms(learner, now)
@@ -236,7 +226,7 @@ def test_when_the_head_grows_stored_logits_become_wider_and_stay():
     assert learner.store.fields["known"][:21].tolist() == [8] * 8 + [15] * 7 + [18] * 3 + [20] * 3
 
 
-def test_the_two_draws_are_independent_and_each_without_repetition(followed):
+def test_the_two_draws_are_independent_and_each_without_repetition():
     learner = learner_of(memory=40, replay=10)
     common = []
     for now in followed(learner, batches([[0, 1, 2, 1, 0]] * 200)):
@@ -247,7 +237,7 @@ def test_the_two_draws_are_independent_and_each_without_repetition(followed):
     assert sum(common) / len(common) == pytest.approx(2.5, abs=0.4)  # 10 * 10 / 40
 
 
-def test_each_draw_goes_into_a_forward_of_its_own(followed):
+def test_each_draw_goes_into_a_forward_of_its_own():
     forwarded = []
 
     class Watched(nn.Module):
@@ -295,7 +285,7 @@ def test_without_memory_it_is_finetuning():
 def test_the_three_batches_have_forwards_of_their_own():
     learner, sizes = learner_of(), []
     learner.prepare((6,), torch.float32)
-    learner.model.body.register_forward_hook(lambda _, inputs, result: sizes.append(len(result)))
+    on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
     for item in batches([[0, 1, 2], [2, 0]]):
         learner.learn(*item)
     assert sizes == [3, 12, 12, 2, 12, 12]

@@ -10,7 +10,7 @@ import naive_linear as naive
 import pytest
 import torch
 from presets import COMPARABLE, defaults
-from replaying import BOUNDARY, as_images, batches, learned, parameters, small
+from replaying import BOUNDARY, as_images, batches, learned, on_every_forward, parameters, small
 from torch import Tensor, nn
 
 from onepass import ER, ClassIncremental, Finetune, load
@@ -128,24 +128,12 @@ def test_joint_and_separate_forwards_agree_without_batchnorm():
     torch.testing.assert_close(joint, separate, atol=1e-5, rtol=0)
 
 
-class Sizes(nn.Module):
-    """Features that are the inputs; the size of every batch is kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(len(x))
-        return x
-
-
 @pytest.mark.parametrize(("forwards", "sizes"), [("joint", [4 + 12]), ("separate", [4, 12])])
 def test_batchnorm_would_see_stream_and_replay_together_or_each_alone(forwards, sizes):
-    learner = learned(er(net=Sizes(), forwards=forwards), batches([[0, 1, 1, 0]]))
-    learner.model.body.seen.clear()
+    learner, seen = learned(er(forwards=forwards), batches([[0, 1, 1, 0]])), []
+    on_every_forward(learner, lambda module, given, out: seen.append(len(out)))
     learned(learner, batches([[1, 0, 1, 1]]))
-    assert learner.model.body.seen == sizes
+    assert seen == sizes
 
 
 # ---- padding

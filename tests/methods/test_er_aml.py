@@ -9,16 +9,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import BOUNDARY, Times, as_images, batches, naive_cross_entropy, parameters, small
+from replaying import (
+    BOUNDARY,
+    Times,
+    as_images,
+    batches,
+    naive_cross_entropy,
+    on_every_forward,
+    parameters,
+    small,
+)
 from scipy import stats
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
 from onepass.errors import InputError
-from onepass.learner import FIRST_CAPACITY
 from onepass.methods.er_aml import ERAML, choose, contrast
 from onepass.nets import CosineHead, Head
 from onepass.parts import Images, Samples
+from onepass.trainer import FIRST_CAPACITY
 
 FIRST_TASK = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
 TASKS = [*FIRST_TASK, BOUNDARY, [3, 4, 3, 4], [3, 4, 4], [4, 3], BOUNDARY, [5, 6, 5], [6, 5, 6, 5]]
@@ -218,18 +227,15 @@ def followed(learner: ERAML, items: Iterator) -> Iterator[Followed]:
         return partners[-1]
 
     learner.partners = choose_and_tell
-    handle = None
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             tasks += 1
             continue
         x, y = item
-        if handle is None:
+        if not learner.prepared:
             learner.prepare(tuple(x.shape[1:]), x.dtype)
-            handle = learner.model.body.register_forward_hook(
-                lambda module, inputs, result: features.append(result.detach())
-            )
+            on_every_forward(learner, lambda module, given, out: features.append(out.detach()))
         features.clear()
         held = int(learner.store.size)
         at = learner.store.x[:held].clone(), learner.store.y[:held].tolist()
@@ -240,7 +246,6 @@ def followed(learner: ERAML, items: Iterator) -> Iterator[Followed]:
         yield Followed(
             step, partners[-1], list(features), stored, rows, bool(tasks and held), set(seen)
         )
-    handle.remove()
 
 
 SETTINGS = [{}, {"memory": 3}, {"memory": 0}, {"classifier": "linear"}, {"temperature": 0.7}]
@@ -301,8 +306,8 @@ def cosine(kind: type) -> type:
 
     @dataclass(kw_only=True, eq=False)
     class OnCosine(kind):
-        def make_head(self, features: int) -> Head:
-            return CosineHead(features, FIRST_CAPACITY, self.generators["initialisation"], 10.0)
+        def make_head(self, features: int, rng: torch.Generator) -> Head:
+            return CosineHead(features, FIRST_CAPACITY, rng, 10.0)
 
     return OnCosine
 

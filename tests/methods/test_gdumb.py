@@ -68,7 +68,7 @@ def test_nothing_is_trained_on_the_stream():
     assert learner.params_sha256() == before
     assert learner.cost(10) == (0, 0) and learner.spent == {}
     assert not any(learner.state_dict()["optimizer"].values())
-    assert not hasattr(learner, "fitted")
+    assert learner._scorer is None
 
 
 def test_the_memory_is_balanced():
@@ -147,13 +147,14 @@ def test_cutmix_happens_with_its_probability_and_takes_about_half_a_side():
 def test_the_loss_of_a_mixed_batch_weighs_both_labels_by_their_pixels():
     x, y = images(9)
     learner = taught(x, y, cutmix=1.0, augment="none", memory=9, fit_batch=9)
-    fit = Fit(learner, (3, 8, 8))
-    state = fit.draws.get_state()
+    fit = Fit(learner)
+    draws = fit.trainer.rng["draws"]
+    state = draws.get_state()
     weight = torch.tensor([1.0] * 7 + [0.0] * 2)
-    logits_of, slots = copy.deepcopy(fit.net), torch.arange(9).flip(0)
+    logits_of, slots = copy.deepcopy(fit.trainer.model), torch.arange(9).flip(0)
     loss = fit.step(slots, weight).loss
-    fit.draws.set_state(state)
-    mixed, partner, own = cutmix(x.flip(0).float() / 255, 1.0, fit.draws)
+    draws.set_state(state)
+    mixed, partner, own = cutmix(x.flip(0).float() / 255, 1.0, draws)
     assert 0 < own < 1
     log_p, y = logits_of(mixed).log_softmax(1), y.flip(0)
     terms = [
@@ -165,12 +166,14 @@ def test_the_loss_of_a_mixed_batch_weighs_both_labels_by_their_pixels():
 def test_the_fit_trains_on_augmented_images():
     x, y = images(9)
     learner = taught(x, y, cutmix=0.0, memory=9, fit_batch=9)
-    fit = Fit(learner, (3, 8, 8))
-    state, net, slots = fit.draws.get_state(), copy.deepcopy(fit.net), torch.arange(9)
-    loss = fit.step(slots, torch.ones(9)).loss
-    fit.draws.set_state(state)
-    of_views = F.cross_entropy(net(fit.views(learner.store.x[:9])), learner.store.y[:9])
-    plain = F.cross_entropy(net(fit.views.plain(learner.store.x[:9])), learner.store.y[:9])
+    fit = Fit(learner)
+    trainer = fit.trainer
+    draws, views, net = trainer.rng["draws"], trainer.views, copy.deepcopy(trainer.model)
+    state = draws.get_state()
+    loss = fit.step(torch.arange(9), torch.ones(9)).loss
+    draws.set_state(state)
+    of_views = F.cross_entropy(net(views(learner.store.x[:9])), learner.store.y[:9])
+    plain = F.cross_entropy(net(views.plain(learner.store.x[:9])), learner.store.y[:9])
     torch.testing.assert_close(loss, of_views.detach())
     assert abs(loss - plain.detach()) > 1e-3
 
@@ -328,21 +331,20 @@ def test_the_user_s_net_is_where_it_was():
     net = nn.Linear(5, 4)
     before = net.weight.detach().clone()
     learner = taught(x, y, net=net)
-    learner.scores(x)
+    fitted = learner.scorer()
     assert torch.equal(net.weight, before)
-    assert not torch.equal(learner.fitted.body.weight, before)
+    assert not torch.equal(fitted.body.weight, before)
 
 
 def test_a_step_of_the_fit_stays_on_the_device():
     """No value is read on the host and no shape depends on data, as capture asks for."""
     x, y = images(30)
-    fit = Fit(taught(x, y, net="resnet18", mirror=True), (3, 8, 8))
-    sources = [fit.draws, *fit.learner.generators.values()]
+    fit = Fit(taught(x, y, net="resnet18", mirror=True))
+    sources = [*fit.trainer.rng.values(), *fit.learner.rng.values()]
     mode = FakeTensorMode()
     with FakeCopyMode(mode):
         fake = copy.deepcopy(fit, {id(one): one.clone_state() for one in sources})
-    fake.trained = list(fake.net.parameters())
-    fake.optimizer.step = lambda: None
+    fake.trainer.optimizer.step = lambda: None
     with mode:
         slots = mode.from_tensor(torch.arange(16))
         assert fake.step(slots, mode.from_tensor(torch.ones(16))).loss.shape == ()

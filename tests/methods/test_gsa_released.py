@@ -127,7 +127,7 @@ def test_terms_and_loss_agree_with_the_naive_implementation(make, settings):
         of_mix = weighted(mixed, seen, w)
         of_new = weighted(first, new, dict.fromkeys(seen, 1.0))
         assert step.terms["mix"].item() == pytest.approx(of_mix, rel=1e-5, abs=1e-6)
-        assert step.terms["new"].item() == pytest.approx(of_new, rel=1e-5, abs=1e-6)
+        assert step.terms["stream"].item() == pytest.approx(of_new, rel=1e-5, abs=1e-6)
         assert step.loss.item() == pytest.approx(2 * of_mix + of_new, rel=1e-5, abs=1e-6)
 
 
@@ -165,7 +165,7 @@ def test_the_first_batch_trains_twenty_images_of_the_stream_and_nothing_else():
     assert step.terms["mix"].item() == 0
     assert (
         step.loss.item()
-        == step.terms["new"].item()
+        == step.terms["stream"].item()
         == pytest.approx(weighted(as_batch(first), {0, 1}, {0: 1.0, 1: 1.0}), rel=1e-5)
     )
     trained = learner.model.body.seen[0][first.weight > 0]
@@ -186,7 +186,7 @@ def test_with_no_memory_the_mix_is_never_trained():
     for item in stream(tasks=1, batches=3):
         step = learner.learn(*item)
         assert step.terms["mix"].item() == 0
-        assert step.loss.item() == step.terms["new"].item()
+        assert step.loss.item() == step.terms["stream"].item()
 
 
 def test_the_stream_and_up_to_22_current_samples_make_the_new_batch():
@@ -220,9 +220,9 @@ def test_old_and_new_counts_are_both_truncated():
         if item == BOUNDARY:
             learner.new_task()
             continue
-        _, y, weight = learner.learn(*item).outputs[1]
-        new = learner.new[y]
-        found.append((int(weight[~new].sum()), int(weight[new].sum())))
+        mixed = learner.learn(*item).outputs[1]
+        new = learner.new[mixed.y]
+        found.append((int(mixed.weight[~new].sum()), int(mixed.weight[new].sum())))
     assert found[4::5] == [(0, 42), *table[1:]]  # the first task has 20 + 22 samples to give
 
 
@@ -232,10 +232,10 @@ def test_with_two_classes_a_task_the_mix_has_no_new_ones_from_task_65_on():
         if item == BOUNDARY:
             learner.new_task()
             continue
-        _, y, weight = learner.learn(*item).outputs[1]
-        new = int((weight * learner.new[y]).sum())
+        mixed = learner.learn(*item).outputs[1]
+        new = int((mixed.weight * learner.new[mixed.y]).sum())
         assert (new == 0) == (learner.task == 0 or learner.task == 64)
-    assert int(weight.sum()) == 63
+    assert int(mixed.weight.sum()) == 63
 
 
 def test_an_old_class_in_the_stream_counts_as_old():

@@ -231,10 +231,12 @@ def test_exchanges_happen_as_often_as_the_scores_say():
 def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
     """Of the mean cross-entropy over the seen rows, by autograd, as one vector."""
     logits = given.model(given.views.normalise(x))[:, given.seen]
-    found = torch.autograd.grad(F.cross_entropy(logits, y), given.trained, allow_unused=True)
+    found = torch.autograd.grad(
+        F.cross_entropy(logits, y), given.trainer.trainable, allow_unused=True
+    )
     whole = [
         torch.zeros_like(one) if part is None else part
-        for one, part in zip(given.trained, found, strict=True)
+        for one, part in zip(given.trainer.trainable, found, strict=True)
     ]
     return torch.cat([part.flatten() for part in whole]).double()
 
@@ -272,11 +274,11 @@ def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[fl
 def test_scores_are_those_of_plain_loops(settings):
     given = taught(5, **settings)
     stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
-    state = given.generators["draws"].get_state()
+    state = given.rng["draws"].get_state()
     slots, genuine = given.store.slots(given.subsets * given.subset_size)
     drawn = [slot for slot, real in zip(slots.tolist(), genuine.tolist(), strict=True) if real]
     assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
-    given.generators["draws"].set_state(state)
+    given.rng["draws"].set_state(state)
     score, diverse = given.scores_of(stream)
     expected, whole = naive_scores(given, drawn, stream)
     assert torch.allclose(score, torch.tensor(expected), atol=1e-5)
@@ -288,9 +290,9 @@ def test_both_kinds_of_batches_occur_and_are_told_apart():
     kinds = set()
     for seed in range(12):
         stream = as_samples(given, *batch([seed % 4] * 3, seed=seed))
-        state = given.generators["draws"].get_state()
+        state = given.rng["draws"].get_state()
         slots, _ = given.store.slots(12)
-        given.generators["draws"].set_state(state)
+        given.rng["draws"].set_state(state)
         _, diverse = given.scores_of(stream)
         _, whole = naive_scores(given, slots.tolist(), stream)
         assert bool(diverse) == (whole < 0)
@@ -307,8 +309,8 @@ def test_scoring_moves_no_statistics_and_needs_no_augmentation():
     x, y = source.batch(3)
     found = []
     for seed in (1, 2):
-        given.generators["augmentation"].manual_seed(seed)
-        given.generators["draws"].manual_seed(0)
+        given.rng["augmentation"].manual_seed(seed)
+        given.rng["draws"].manual_seed(0)
         before = given.params_sha256()
         found.append(given.scores_of(as_samples(given, x, y))[0])
         assert given.params_sha256() == before

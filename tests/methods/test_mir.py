@@ -4,7 +4,7 @@ import naive_linear as naive
 import pytest
 import torch
 from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import Times, flat, small
+from replaying import Times, flat, on_every_forward, small
 from torch import nn
 
 from onepass import ER, Finetune
@@ -134,12 +134,12 @@ def test_candidates_are_scored_without_augmentation():
     learner = MIR(net=nn.Flatten(), memory=30, replay=2, candidates=8, mirror=True, device="cpu")
     images = torch.arange(480).view(10, 3, 4, 4).to(torch.uint8)
     learner.learn(images, [0, 1] * 5)
-    g = [torch.ones_like(one) for one in learner.trained]
+    g = [torch.ones_like(one) for one in learner.trainer.trainable]
     memory = stored(learner)
-    state = learner.generators["augmentation"].get_state()
+    state = learner.rng["augmentation"].get_state()
     first, second = (learner.interference(memory, g) for _ in range(2))
     assert len(first) == len(memory.y) and torch.equal(first, second)
-    assert torch.equal(state, learner.generators["augmentation"].get_state())
+    assert torch.equal(state, learner.rng["augmentation"].get_state())
 
 
 # ---- whole steps
@@ -231,8 +231,11 @@ def test_scoring_is_two_evaluating_forwards_between_two_training_ones(mirror, co
     kept = []
     learner = MIR(net=nn.Flatten(), memory=30, replay=4, candidates=9, mirror=mirror, device="cpu")
     learner.prepare((3, 4, 4), torch.uint8)
-    learner.model.body.register_forward_hook(
-        lambda module, given, out: kept.append((len(out), module.training, torch.is_grad_enabled()))
+    on_every_forward(
+        learner,
+        lambda module, given, out: kept.append(
+            (len(out), module.training, torch.is_grad_enabled())
+        ),
     )
     images = torch.arange(480).view(10, 3, 4, 4).to(torch.uint8)
     for _ in range(2):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from presets import COMPARABLE, defaults, official
+from replaying import on_every_forward
 from torch import Tensor, nn
 
 from onepass.checkpoint import open_learner
@@ -19,15 +20,14 @@ PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
 class Recorder(nn.Module):
-    """Features that are the inputs, and a note of every batch: its first features, and whether the
-    net was training."""
+    """Features that are the inputs, and a note of every batch: its first features."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.batches: list[tuple[list[int], bool]] = []
+        self.batches: list[list[int]] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.batches.append((x.flatten(1)[:, 0].long().tolist(), self.training))
+        self.batches.append(x.flatten(1)[:, 0].long().tolist())
         return 1e-4 * x.flatten(1)
 
 
@@ -49,7 +49,7 @@ class Numbered:
         self.label_of += labels
         step = self.learner.learn(numbers.float().unsqueeze(1), labels)
         (output,) = step.outputs
-        seen, _ = self.learner.model.body.batches[-1]
+        seen = self.learner.model.body.batches[-1]
         genuine = [number for number, weight in zip(seen, output.weight, strict=True) if weight]
         assert genuine[: len(labels)] == numbers.tolist()
         return genuine[len(labels) :]
@@ -151,10 +151,14 @@ def test_candidates_are_scored_in_pieces_in_evaluation_mode_and_in_twelve_views(
     monkeypatch.setattr("onepass.methods.rainbow_rt.SCORED_AT_ONCE", 5)
     learner = rainbow()
     learner.learn(torch.zeros(3, 1), [0, 1, 0])
-    learner.model.body.batches.clear()
+    shown = []
+    on_every_forward(
+        learner,
+        lambda module, given, _: shown.append((given[0][:, 0].long().tolist(), module.training)),
+    )
     learner.uncertainty(torch.arange(12.0).unsqueeze(1))
     pieces = [list(range(5))] * 12 + [list(range(5, 10))] * 12 + [[10, 11]] * 12
-    assert learner.model.body.batches == [(piece, False) for piece in pieces]
+    assert shown == [(piece, False) for piece in pieces]
     assert learner.model.body.training
 
 
@@ -164,7 +168,7 @@ def test_each_copy_is_augmented_anew_and_not_mirrored(mirror):
     x = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     learner.learn(x, [0, 1, 0, 1])
     shown = []
-    learner.model.body.register_forward_hook(lambda module, given, result: shown.append(result))
+    on_every_forward(learner, lambda module, given, result: shown.append(result))
     learner.uncertainty(x)
     assert [len(one) for one in shown] == [4] * 12
     assert all(not torch.equal(shown[0], other) for other in shown[1:])

@@ -63,14 +63,23 @@ def taught(learner: SCR, *batches: list[int], make=batch_of) -> SCR:
 
 
 @contextmanager
-def seen_by(module: nn.Module):
-    """What goes into a module, and what comes out."""
+def seen_by(*modules: nn.Module):
+    """What goes into modules, and what comes out."""
     calls: list[tuple[Tensor, Tensor]] = []
-    handle = module.register_forward_hook(
-        lambda _, arguments, result: calls.append((arguments[0].detach(), result.detach()))
-    )
+    handles = [
+        module.register_forward_hook(
+            lambda _, arguments, result: calls.append((arguments[0].detach(), result.detach()))
+        )
+        for module in modules
+    ]
     yield calls
-    handle.remove()
+    for handle in handles:
+        handle.remove()
+
+
+def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
+    """The backbone that trains and its evaluating twin."""
+    return learner.model.body, learner.evaluator.body
 
 
 @contextmanager
@@ -217,7 +226,7 @@ def test_the_second_view_is_augmented_and_the_first_as_it_is_set(first_view, nam
     settings = {"augment": name, "first_view": first_view, "mirror": mirror}
     learner = scr(net=nn.Flatten(), mean=(0.5,), std=(0.2,), **settings)
     learner = taught(learner, [0, 1, 0], make=images_of)
-    with contrasted(learner) as samples, seen_by(learner.model.body) as calls:
+    with contrasted(learner) as samples, seen_by(*bodies(learner)) as calls:
         learner.learn(*images_of([0, 1], 7))
     plain = (samples[0].x.float() / 255 - 0.5) / 0.2
     plain = torch.cat([plain, plain.flip(3)]) if mirror else plain
@@ -232,7 +241,7 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     learner = scr(augment=name)
     learner.prepare((3, 4, 4), torch.uint8)
     x, _ = images_of([0] * 20, 1, channels=3)
-    source = learner.generators["augmentation"].clone_state()
+    source = learner.rng["augmentation"].clone_state()
     augmentation = {"crop-grey": augment.crop_grey, "contrastive": augment.contrastive}[name]
     expected = augmentation(x.float() / 255, source, augment.pixel_centres(4, 4))
     assert torch.equal(learner.views(x), expected)
@@ -323,7 +332,7 @@ def test_a_review_takes_each_stored_sample_once_in_random_order_and_equal_pieces
 
 def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
     learner = taught(scr(memory=20, replay=8), [0, 1] * 3, [0, 1] * 3)
-    with seen_by(learner.model.body) as calls:
+    with seen_by(*bodies(learner)) as calls:
         learner.end_task()
         learner.new_task()
     assert sum(len(inputs) for inputs, _ in calls) == 2 * 12
@@ -334,7 +343,7 @@ def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
 
 def test_the_review_of_mirrored_images_is_counted():
     learner = taught(scr(mirror=True), [0, 1, 0], [0], make=images_of)
-    with seen_by(learner.model.body) as calls:
+    with seen_by(*bodies(learner)) as calls:
         learner.end_task()
     assert learner.spent["task ends"] == Images(trained=sum(len(x) for x, _ in calls)) == (16, 0)
 
@@ -381,15 +390,15 @@ def test_means_are_of_features_and_not_of_projections():
     with torch.no_grad():
         for parameter in learner.model.projection.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(1))
-    learner._ready_at = None
+    learner._scorer = None
     assert torch.equal(learner.scores(x), before)
 
 
 def test_means_are_of_images_as_they_are():
     learner = scr(augment="contrastive", mirror=True, mean=(0.4,), std=(0.3,), net=nn.Flatten())
     taught(learner, [0, 1, 0, 1], make=images_of)
-    with seen_by(learner.model.body) as calls:
-        learner.get_ready()
+    with seen_by(*bodies(learner)) as calls:
+        learner.scorer()
     ((inputs, _),) = calls
     torch.testing.assert_close(inputs, (learner.store.x[:4].float() / 255 - 0.4) / 0.3)
 
@@ -397,7 +406,7 @@ def test_means_are_of_images_as_they_are():
 def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
     learner = taught(scr(memory=600), [0, 1] * 300)
     x, _ = batch_of([0, 1], 3)
-    with seen_by(learner.model.body) as calls:
+    with seen_by(*bodies(learner)) as calls:
         learner.predict(x)
         learner.predict(x)
         assert [len(inputs) for inputs, _ in calls] == [512, 88, 2, 2]
@@ -482,7 +491,7 @@ class Official(SCR):
     "name",
     [
         "the_step_stays_on_the_device",
-        "declared_passes_are_counted",
+        "declared_images_are_counted",
         "same_seed_same_bits",
         "global_generators_are_left_alone",
         "extreme_inputs_stay_finite",

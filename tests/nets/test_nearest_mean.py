@@ -41,7 +41,7 @@ def test_scores_agree_with_plain_loops(seed, counts):
     features, y = drawn(seed)
     queries, _ = drawn(seed + 1, samples=7)
     weight = torch.tensor(counts).float()
-    found = NearestMean(features, y, weight, CLASSES).scores(queries)
+    found = NearestMean(features, y, weight, CLASSES)(queries)
     expected = naive_scores(*(part.tolist() for part in (features, y, weight)), CLASSES, queries)
     for row, wanted in zip(found.tolist(), expected, strict=True):
         for score, value in zip(row, wanted, strict=True):
@@ -55,7 +55,7 @@ def test_one_sample_for_each_class_is_the_nearest_neighbour():
     features, _ = drawn(1, samples=20)
     queries, _ = drawn(2, samples=50)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(3))
-    found = NearestMean(features, order, torch.ones(20), 20).scores(queries).argmax(dim=1)
+    found = NearestMean(features, order, torch.ones(20), 20)(queries).argmax(dim=1)
     cosine = torch.cosine_similarity(queries.unsqueeze(1), features, dim=2)
     assert torch.equal(found, order[cosine.argmax(dim=1)])
 
@@ -65,22 +65,22 @@ def test_one_sample_for_each_class_is_the_nearest_neighbour():
 def test_the_length_of_a_feature_vector_never_matters(seed):
     features, y = drawn(seed)
     lengths = 10 ** torch.linspace(-3, 3, 12).unsqueeze(1)
-    one = NearestMean(features, y, torch.ones(12), CLASSES).scores(features)
-    other = NearestMean(lengths * features, y, torch.ones(12), CLASSES).scores(7 * features)
+    one = NearestMean(features, y, torch.ones(12), CLASSES)(features)
+    other = NearestMean(lengths * features, y, torch.ones(12), CLASSES)(7 * features)
     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
 def test_other_names_for_the_classes_move_the_columns():
     features, y = drawn(4)
     names = torch.tensor([3, 0, 4, 2, 1])
-    plain = NearestMean(features, y, torch.ones(12), CLASSES).scores(features)
-    renamed = NearestMean(features, names[y], torch.ones(12), CLASSES).scores(features)
+    plain = NearestMean(features, y, torch.ones(12), CLASSES)(features)
+    renamed = NearestMean(features, names[y], torch.ones(12), CLASSES)(features)
     torch.testing.assert_close(renamed[:, names], plain)
 
 
 def test_a_class_without_samples_is_below_the_farthest_class():
     nearest = NearestMean(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), torch.ones(1), 3)
-    scores = nearest.scores(torch.tensor([[-5.0, 0.0]]))
+    scores = nearest(torch.tensor([[-5.0, 0.0]]))
     assert scores[0, 1].item() == pytest.approx(-2)
     assert bool((scores[0, [0, 2]] < -2).all() and torch.isfinite(scores).all())
 
@@ -88,17 +88,15 @@ def test_a_class_without_samples_is_below_the_farthest_class():
 def test_a_class_whose_features_are_zero_is_not_one_without_samples():
     features = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     nearest = NearestMean(features, torch.tensor([0, 1]), torch.ones(2), 2)
-    assert nearest.scores(torch.tensor([[0.0, 3.0]])).tolist() == [
-        pytest.approx([-1, -math.sqrt(2)])
-    ]
+    assert nearest(torch.tensor([[0.0, 3.0]])).tolist() == [pytest.approx([-1, -math.sqrt(2)])]
 
 
 def test_small_distances_are_exact_and_do_not_depend_on_the_batch():
     features, _ = drawn(5, samples=64, width=32)
     nearest = NearestMean(features, torch.arange(64), torch.ones(64), 64)
-    whole = nearest.scores(features)
+    whole = nearest(features)
     assert float(whole.diagonal().abs().max()) < 1e-6
-    parts = torch.cat([nearest.scores(part) for part in features.split([1, 30, 33])])
+    parts = torch.cat([nearest(part) for part in features.split([1, 30, 33])])
     assert torch.equal(whole, parts)
 
 
@@ -114,4 +112,4 @@ def test_no_shape_depends_on_data():
     with mode:
         given_features, given_y = mode.from_tensor(features), mode.from_tensor(y)
         nearest = NearestMean(given_features, given_y, torch.ones(12), CLASSES)
-        assert nearest.scores(given_features).shape == (12, CLASSES)
+        assert nearest(given_features).shape == (12, CLASSES)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import onepass
-from onepass import InputError, UnknownNameError, learner
+from onepass import InputError, UnknownNameError, trainer
 from onepass.nets import MLP, Classifier, Head, ResNet18, backbone, feature_count
 
 
@@ -314,10 +314,11 @@ def test_a_head_that_grows_learns_what_one_learns_that_was_large_from_the_start(
     optimizer, monkeypatch
 ):
     def run(capacity):
-        monkeypatch.setattr(learner, "FIRST_CAPACITY", capacity)
+        monkeypatch.setattr(trainer, "FIRST_CAPACITY", capacity)
         one = onepass.Finetune(optimizer=optimizer, device="cpu")
         for step in range(24):
             one.learn(*vectors([step // 2, step // 2 + 1, step // 3, 0], seed=step))
+            assert step or one.model.head.capacity == capacity
         return one.scores(vectors(range(10), seed=99)[0])
 
     assert torch.allclose(run(2), run(64), atol=1e-4)

@@ -91,9 +91,9 @@ def test_parameters_that_do_not_train_are_left_out():
     virtual = after_step(model, gradients_of(model), LR)
     assert "body.0.weight" not in virtual and "body.0.bias" in virtual
     taken = really_stepped(model, gradients_of(model))
-    with torch.no_grad(), evaluating(taken):
-        expected = taken(inputs(seed=3))
-    torch.testing.assert_close(logits_with(model, virtual, inputs(seed=3)), expected)
+    expected = evaluating(taken)(inputs(seed=3)).detach()
+    got = logits_with(evaluating(model), virtual, inputs(seed=3))
+    torch.testing.assert_close(got, expected)
 
 
 def test_modules_beside_backbone_and_head_take_the_step_too():
@@ -115,7 +115,8 @@ def test_a_step_of_length_zero_changes_no_bit():
     model = a_model()
     virtual = after_step(model, random_gradients(model), 0.0)
     x = inputs(seed=3)
-    assert torch.equal(logits_with(model, virtual, x), logits_with(model, {}, x))
+    twin = evaluating(model)
+    assert torch.equal(logits_with(twin, virtual, x), logits_with(twin, {}, x))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -124,20 +125,19 @@ def test_logits_are_those_of_a_network_that_took_the_step(precision):
     gradients = [one.detach() for one in gradients_of(model)]
     other = really_stepped(model, gradients)
     x = inputs(seed=3)
-    with torch.no_grad(), evaluating(other):
-        expected = other(x)
-    got = logits_with(model, after_step(model, gradients, LR), x)
+    expected = evaluating(other)(x).detach()
+    twin = evaluating(model)
+    got = logits_with(twin, after_step(model, gradients, LR), x)
     assert got.dtype == torch.float32 and not got.requires_grad
     torch.testing.assert_close(got, expected)
-    own = logits_with(model, {}, x)
+    own = logits_with(twin, {}, x)
     assert float((got - own).abs().max()) > 0.1
 
 
 def test_without_other_parameters_the_logits_are_the_evaluating_networks_own():
     model = a_model()
-    with torch.no_grad(), evaluating(model):
-        expected = model(inputs())
-    got = logits_with(model, {}, inputs())
+    expected = evaluating(model)(inputs()).detach()
+    got = logits_with(evaluating(model), {}, inputs())
     assert torch.equal(got, expected)
     assert not torch.equal(got, model(inputs()).detach())  # BatchNorm's own statistics, training
 
@@ -145,9 +145,9 @@ def test_without_other_parameters_the_logits_are_the_evaluating_networks_own():
 def test_a_samples_logits_do_not_depend_on_the_others():
     model = a_model()
     virtual = after_step(model, gradients_of(model), LR)
-    x = inputs(seed=3)
-    each = torch.cat([logits_with(model, virtual, one) for one in x.split(1)])
-    torch.testing.assert_close(logits_with(model, virtual, x), each)
+    x, twin = inputs(seed=3), evaluating(model)
+    each = torch.cat([logits_with(twin, virtual, one) for one in x.split(1)])
+    torch.testing.assert_close(logits_with(twin, virtual, x), each)
 
 
 def test_the_network_is_left_alone():
@@ -157,7 +157,7 @@ def test_the_network_is_left_alone():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     identities = [id(one) for one in model.parameters()]
     modes = [module.training for module in model.modules()]
-    logits_with(model, after_step(model, gradients, LR), inputs(seed=3))
+    logits_with(evaluating(model), after_step(model, gradients, LR), inputs(seed=3))
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert [id(one) for one in model.parameters()] == identities

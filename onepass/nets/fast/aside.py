@@ -39,6 +39,10 @@ class Aside:
         if self._used:
             device = self._used[0].device
             torch.cuda.current_stream(device).wait_stream(stream_for("aside", device))
+        self.forget()
+
+    def forget(self) -> None:
+        """The step has ended, or has failed: nothing is waited for any more."""
         for ended in self._ends:
             ended()
         self._used, self._ends = [], []

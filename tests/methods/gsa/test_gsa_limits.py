@@ -106,7 +106,7 @@ def test_without_adaptive_weights_the_loss_is_the_plain_decomposition():
         return F.cross_entropy(logits, output.y[rows])
 
     across = []
-    for o, y, weight in zip(*mixed, strict=True):
+    for o, y, weight in zip(mixed.logits, mixed.y, mixed.weight, strict=True):
         if weight:
             side = (old if new[y] else new).clone()
             side[y] = True

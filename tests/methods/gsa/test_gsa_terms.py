@@ -13,7 +13,7 @@ from replaying import double
 from torch import Tensor
 
 from onepass.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.methods.gsa import cross_task
+from onepass.methods.gsa import against_the_other_side
 from onepass.parts import Output
 
 
@@ -21,8 +21,9 @@ from onepass.parts import Output
 def test_the_two_class_hand_case_gives_log_two(label):
     old, new = torch.tensor([True, False]), torch.tensor([False, True])
     output = an_output(torch.zeros(1, 2), [label])
-    assert cross_task(output, old, new, torch.zeros(2)).item() == pytest.approx(math.log(2))
-    assert sample_cross_entropy(*output[:2], among=old if label == 0 else new).item() == 0
+    across = against_the_other_side(output, old, new, torch.zeros(2))
+    assert across.item() == pytest.approx(math.log(2))
+    assert sample_cross_entropy(output, among=old if label == 0 else new).item() == 0
 
 
 @PROPERTY
@@ -30,9 +31,9 @@ def test_the_two_class_hand_case_gives_log_two(label):
 def test_the_decomposition_exceeds_cross_entropy_by_its_closed_form(logits, label):
     output = an_output(double([logits]), [label])
     own = NEW if label >= 3 else OLD
-    within = sample_cross_entropy(*output[:2], among=own)
-    decomposed = within + cross_task(output, OLD, NEW, torch.zeros(5))
-    plain = F.cross_entropy(*output[:2])
+    within = sample_cross_entropy(output, among=own)
+    decomposed = within + against_the_other_side(output, OLD, NEW, torch.zeros(5))
+    plain = F.cross_entropy(output.logits, output.y)
     e = math.exp(logits[label])
     a = sum(math.exp(o) for c, o in enumerate(logits) if own[c])
     b = sum(math.exp(o) for c, o in enumerate(logits) if not own[c]) + e
@@ -47,9 +48,9 @@ def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
     last = torch.arange(5) == 4
     new, old = (last, ~last) if lonely == "a single new class" else (last | ~last, last & ~last)
     output = an_output(random_logits(0, 1), [4])
-    within = sample_cross_entropy(*output[:2], among=new)
-    decomposed = within + cross_task(output, old, new, torch.zeros(5))
-    torch.testing.assert_close(decomposed.sum(), F.cross_entropy(*output[:2]))
+    within = sample_cross_entropy(output, among=new)
+    decomposed = within + against_the_other_side(output, old, new, torch.zeros(5))
+    torch.testing.assert_close(decomposed.sum(), F.cross_entropy(output.logits, output.y))
 
 
 @PROPERTY
@@ -57,17 +58,17 @@ def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
 def test_v_of_zero_removes_a_new_class_from_what_old_samples_face(logits, label, other):
     output = an_output(double([logits]), [label])
     log_v = double([0, 0, 0, -math.inf, math.log(other)])
-    got = cross_task(output, OLD, NEW, log_v)
+    got = against_the_other_side(output, OLD, NEW, log_v)
     without = torch.tensor([False, False, False, False, True])
-    assert torch.equal(got, cross_task(output, OLD, without, log_v))
+    assert torch.equal(got, against_the_other_side(output, OLD, without, log_v))
 
 
 @PROPERTY
 @given(five_logits, st.integers(0, 4))
 def test_v_matters_to_old_samples_only(logits, label):
     output = an_output(double([logits]), [label])
-    plain = cross_task(output, OLD, NEW, double([0] * 5)).item()
-    doubled = cross_task(output, OLD, NEW, double([math.log(2)] * 5)).item()
+    plain = against_the_other_side(output, OLD, NEW, double([0] * 5)).item()
+    doubled = against_the_other_side(output, OLD, NEW, double([math.log(2)] * 5)).item()
     assert doubled == plain if label >= 3 else doubled >= plain
 
 
@@ -78,7 +79,7 @@ def test_cross_task_agrees_with_the_plain_fraction(logits, label, scale):
     against = naive.rivals(logits, label, {0, 1, 2}, {3, 4}, v)
     expected = naive.log_sum_exp([*against.values(), logits[label]]) - logits[label]
     output = an_output(double([logits]), [label])
-    got = cross_task(output, OLD, NEW, double([scale] * 5).log())
+    got = against_the_other_side(output, OLD, NEW, double([scale] * 5).log())
     assert got.item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -88,13 +89,14 @@ def test_the_gradient_of_the_cross_task_term_agrees_with_finite_differences(v):
     logits = random_logits(1, 6).requires_grad_()
     ones = torch.ones(6, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda o: cross_task(Output(o, y, ones), OLD, NEW, log_v), logits
+        lambda o: against_the_other_side(Output(o, y, ones), OLD, NEW, log_v), logits
     )
 
 
 def test_the_cross_task_term_leaves_the_other_classes_of_the_own_side_alone():
     logits = random_logits(2, 5).requires_grad_()
-    cross_task(an_output(logits, [0, 1, 2, 3, 4]), OLD, NEW, double([0] * 5)).sum().backward()
+    output = an_output(logits, [0, 1, 2, 3, 4])
+    against_the_other_side(output, OLD, NEW, double([0] * 5)).sum().backward()
     touched = (logits.grad != 0).int()
     sides = (OLD.unsqueeze(1) != OLD) | torch.eye(5, dtype=torch.bool)
     assert touched.tolist() == sides.int().tolist()
@@ -105,10 +107,11 @@ def test_within_task_terms_agree_with_finite_differences_and_stay_on_their_side(
     logits = random_logits(3, 5).requires_grad_()
 
     def t1(o: Tensor) -> Tensor:
-        return cross_entropy(o, y, NEW[y].double(), among=NEW)
+        return cross_entropy(Output(o, y, NEW[y].double()), among=NEW)
 
     def t2(o: Tensor) -> Tensor:
-        return mean(w[y] * sample_cross_entropy(o, y, among=OLD), OLD[y].double())
+        output = Output(o, y, OLD[y].double())
+        return mean(w[y] * sample_cross_entropy(output, among=OLD), output.weight)
 
     assert torch.autograd.gradcheck(t1, logits) and torch.autograd.gradcheck(t2, logits)
     for term, side in ((t1, NEW), (t2, OLD)):

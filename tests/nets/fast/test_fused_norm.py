@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import onepass
-from onepass import learner as learner_module
+from onepass import trainer as trainer_module
 from onepass.nets import compile_kernels
 from onepass.nets.fast import norm as norm_module
 from onepass.nets.fast.norm import Norm
@@ -202,7 +202,7 @@ def test_only_norms_on_a_gpu_are_compiled_for(monkeypatch):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_learner_compiles_before_its_first_step(monkeypatch, precision):
     asked = []
-    monkeypatch.setattr(learner_module, "compile_kernels", asked.append)
+    monkeypatch.setattr(trainer_module, "compile_kernels", asked.append)
     one = onepass.ER(net="resnet18", precision=precision, device="cpu", memory=5)
     one.prepare((3, 9, 9), torch.uint8)
     assert asked == ([one.model.body] if precision == "bf16" else [])

@@ -1,58 +1,15 @@
 """What a captured step puts on streams of its own. Real streams need a GPU, where the contract
 compares captured steps with eager ones; here streams write down what they are told."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import onepass
 from onepass.nets.fast import conv, lower, parallel
 from onepass.nets.fast.conv import Conv
 from onepass.nets.fast.lower import lowered
 from onepass.nets.fast.parallel import at_once
-
-
-class Streams:
-    """Named streams, the one that is current, and all that happened, in order."""
-
-    def __init__(self):
-        self.current, self.log = "line", []
-
-    def make(self, name):
-        streams = self
-
-        class Stream:
-            def __str__(self):
-                return name
-
-            def wait_stream(self, other):
-                streams.log.append(f"{name} waits for {other}")
-
-        return Stream()
-
-    @contextmanager
-    def on(self, stream):
-        self.current, before = str(stream), self.current
-        yield
-        self.current = before
-
-    def note(self, what):
-        self.log.append(f"{what} on {self.current}")
-
-
-@pytest.fixture
-def streams(monkeypatch):
-    made = Streams()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: made.make(made.current))
-    monkeypatch.setattr(torch.cuda, "stream", made.on)
-    for module in (parallel, conv):
-        monkeypatch.setattr(module, "capturing", lambda x: True)
-        monkeypatch.setattr(module, "stream_for", lambda purpose, device: made.make(purpose))
-    kept = lambda tensor, stream: made.log.append(f"kept for {stream}")  # noqa: E731
-    monkeypatch.setattr(Tensor, "record_stream", kept)
-    return made
 
 
 def test_outside_of_a_capture_one_comes_after_the_other():
@@ -151,15 +108,16 @@ def test_the_memory_is_updated_beside_the_optimiser(streams, monkeypatch):
     x = torch.rand(4, 3)
     one.learn(x, [0, 1, 0, 1])
     streams.log.clear()
-    add, update = one.store.add, one._optimizer.step
+    optimizer = one.trainer.optimizer
+    add, update = one.store.add, optimizer.step
     monkeypatch.setattr(one.store, "add", lambda *a: (streams.note("memory"), add(*a))[1])
-    monkeypatch.setattr(one._optimizer, "step", lambda: (streams.note("optimiser"), update())[1])
+    monkeypatch.setattr(optimizer, "step", lambda: (streams.note("optimiser"), update())[1])
     one.learn(x, [0, 1, 0, 1])
     assert streams.log == [
-        "branch waits for line",
-        "memory on branch",
+        "aside waits for line",
+        "memory on aside",
         "optimiser on line",
-        "line waits for branch",
+        "line waits for aside",
     ]
 
 
@@ -171,7 +129,7 @@ def test_weights_are_cast_beside_the_views(streams, monkeypatch):
     views = one.views
     cast = lambda net: (streams.note("casts"), lowered(net))[1]  # noqa: E731
     monkeypatch.setattr(lower, "lowered", cast)
-    monkeypatch.setattr(one, "views", Noted(views, lambda: streams.note("views")))
+    monkeypatch.setattr(one.trainer, "views", Noted(views, lambda: streams.note("views")))
     one.learn(x, [0, 1, 0, 1])
     assert streams.log[:4] == [
         "branch waits for line",

@@ -1,0 +1,84 @@
+"""Learning without forgetting: a method of one's own, with the previous network as its teacher.
+
+Paper: Li, Hoiem, "Learning without Forgetting", ECCV 2016. With N the classes that are new since
+the last boundary, K those that the previous network knew, o the network's logits of a view of the
+stream batch X^new and o' those of the network as it was at that boundary:
+
+    L = E_{X^new} -log softmax_N(o)_y + strength T^2 E_{X^new} KL(softmax_K(o'/T) || softmax_K(o/T))
+
+Departures: one pass over the stream and one head; the paper trains many epochs, first the new rows
+alone, and is told at test time which task a sample is from.
+Cost: the batch, forward and backward, and once more forward through the previous network. No sample
+is kept; the previous network is, as large as the network itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+import onepass
+from onepass.copies import Previous
+from onepass.learner import Learner
+from onepass.losses import cross_entropy, distillation
+from onepass.parts import Images, Step
+from onepass.registry import method
+
+
+@method("lwf", paper="Li, Hoiem, Learning without Forgetting", year=2016, boundaries="uses")
+@dataclass(kw_only=True, eq=False)
+class LwF(Learner):
+    """Learning without forgetting.
+
+    Parameters
+    ----------
+    strength
+        How much the previous network's opinion counts.
+    temperature
+        T, by which both networks' logits are softened.
+
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> *_, last = onepass.evaluate(LwF(seed=0), stream)
+    >>> last.accuracy > 25
+    True
+    """
+
+    strength: float = 1.0
+    temperature: float = 2.0
+
+    previous: Previous = field(init=False, repr=False)
+    exempt: ClassVar[dict[str, str]] = {"memory_reaches_the_gradient": "it keeps no samples"}
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("strength", self.strength >= 0, "zero or more")
+        self.require("temperature", self.temperature > 0, "positive")
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.previous = Previous(self.trainer)  # taken anew at every boundary
+
+    def cost(self, batch: int) -> Images:
+        views = batch * self.views_per_sample
+        return Images(trained=views, scored=views)
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = self.as_samples(x, y)  # X^new                      (b)
+        (stream_out,) = self.forward(stream)  # o                    (b, C)
+        taught = self.previous(stream_out.views)  # o'               (b, C)
+
+        stream_loss = cross_entropy(stream_out, among=self.new)
+        old_loss = distillation(stream_out, taught, self.previous.known, self.temperature)
+        loss = stream_loss + self.strength * old_loss
+
+        self.descend(loss)
+        return Step.of(loss, stream_out, stream=stream_loss, old=old_loss)
+
+
+if __name__ == "__main__":
+    stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    for learner in (onepass.Finetune(seed=0), LwF(seed=0)):
+        *_, last = onepass.evaluate(learner, stream)
+        print(f"{learner.key}: accuracy {last.accuracy:.1f} %")

@@ -1,0 +1,51 @@
+"""Streams that need no GPU."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from onepass.nets.fast import aside, conv, parallel
+
+
+class Streams:
+    """Named streams, the one that is current, and all that happened, in order."""
+
+    def __init__(self):
+        self.current, self.log = "line", []
+
+    def make(self, name):
+        streams = self
+
+        class Stream:
+            def __str__(self):
+                return name
+
+            def wait_stream(self, other):
+                streams.log.append(f"{name} waits for {other}")
+
+        return Stream()
+
+    @contextmanager
+    def on(self, stream):
+        self.current, before = str(stream), self.current
+        yield
+        self.current = before
+
+    def note(self, what):
+        self.log.append(f"{what} on {self.current}")
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """Every tensor is being captured, and streams write down what they are told."""
+    made = Streams()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: made.make(made.current))
+    monkeypatch.setattr(torch.cuda, "stream", made.on)
+    for module in (parallel, conv, aside):
+        monkeypatch.setattr(module, "capturing", lambda x: True)
+        monkeypatch.setattr(module, "stream_for", lambda purpose, device: made.make(purpose))
+    kept = lambda tensor, stream: made.log.append(f"kept for {stream}")  # noqa: E731
+    monkeypatch.setattr(Tensor, "record_stream", kept)
+    return made
