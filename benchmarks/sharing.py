@@ -15,9 +15,8 @@ from multiprocessing import get_context
 import torch
 
 from onepass.bench import Batches, Case
-from onepass.job import Job
+from onepass.executors.mps import sharing
 from onepass.record import surroundings
-from onepass.sweep import sharing
 
 WARM_UP = 30
 
@@ -89,7 +88,7 @@ def main():
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":
-                with sharing(Job(given.method, device="cuda")):
+                with sharing("cuda"):
                     seconds = processes(case, runs)
             else:
                 seconds = processes(case, runs) if way == "turns" else streams(case, runs)

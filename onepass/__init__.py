@@ -25,6 +25,7 @@ from onepass.errors import (
 )
 from onepass.evaluate import evaluate
 from onepass.learner import Learner
+from onepass.listeners import Listener
 from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
 from onepass.probes import BalanceProbe
 from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
@@ -39,6 +40,7 @@ __all__ = [
     "Dataset",
     "InputError",
     "Learner",
+    "Listener",
     "LongTail",
     "NotFittedError",
     "OnepassError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -15,6 +16,18 @@ BETAS = (0.9, 0.99)
 MOMENTUM = 0.9
 
 
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> Any:
+    """torch's optimisers import its compiler, which takes longer than the rest of a start, only to
+    tell it to stay away. The methods below that wrapping are the same."""
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    inner = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    inner["step"] = torch.no_grad()(inspect.unwrap(kind.step))  # without gradients, as outside
+    return type(kind.__name__, (kind,), inner)
+
+
+Adam, AdamW, SGD = map(_uncompiled, (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD))
+
+
 def make(
     kind: Kind, parameters: Iterable[nn.Parameter], lr: float, decay: float
 ) -> torch.optim.Optimizer:
@@ -24,16 +37,13 @@ def make(
     trained.sort(key=Tensor.numel, reverse=True)
     made: torch.optim.Optimizer
     if kind == "sgd":
-        made = torch.optim.SGD(trained, lr=lr, weight_decay=decay, fused=True)
+        made = SGD(trained, lr=lr, weight_decay=decay, fused=True)
     elif kind == "nesterov":
-        made = torch.optim.SGD(
-            trained, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=decay, fused=True
-        )
+        made = SGD(trained, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=decay, fused=True)
     else:
-        adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
+        adam = Adam if kind == "adam" else AdamW
         on_gpu = any(parameter.is_cuda for parameter in trained)
         made = adam(trained, lr=lr, betas=BETAS, weight_decay=decay, fused=True, capturable=on_gpu)
-    made.zero_grad()  # the first call imports torch's compiler, a second that is no training
     return made
 
 

@@ -19,7 +19,7 @@ from onepass.errors import CheckpointError, RunError
 from onepass.evaluate import walk
 from onepass.job import Job, dataset_identity
 from onepass.learner import Learner
-from onepass.listeners import Audience, Listener, Run
+from onepass.listeners import Listener, Run
 from onepass.listeners.base import BEGINNING
 from onepass.listeners.recorder import Recorder
 from onepass.record import Progress, RunFolder, surroundings
@@ -82,21 +82,18 @@ def _carry_out(
     if before is None:
         folder.describe(_describe(job, stream, learner))
         before = Progress(BEGINNING)
-    observers = Audience(listeners, before.dropped)
-    recorder = Recorder(folder, observers, before, checkpoint)
-    everyone = Audience([observers, recorder])  # the recorder last: it writes what others say
-    observers.load_state_dict(before.states)
-    everyone.started(Run(learner, stream, before.tick, job, folder.path))
+    recorder = Recorder(folder, listeners, before, checkpoint)
+    audience = recorder.audience
+    audience.load_state_dict(before.states)
+    audience.started(Run(learner, stream, before.tick, job, folder.path))
     every, prequential = job.cadence(stream), job.prequential
     for tick in walk(
-        learner, stream, every=every, prequential=prequential, start=before.tick, listener=everyone
+        learner, stream, every=every, prequential=prequential, start=before.tick, listener=audience
     ):
         recorder.save(learner, tick)
     result = Result.of(job, stream, learner, folder.points(), folder.path)
-    observers.finished(result)
-    result = replace(result, dropped=dict(observers.dropped))
-    recorder.finished(result)
-    return result
+    audience.finished(result)
+    return replace(result, dropped=audience.dropped)
 
 
 # ---- what a folder holds already

@@ -39,7 +39,7 @@ class Supplies:
         return self._ready.pop(job.folder_name, None) or self._made(job)
 
     def _made(self, job: Job) -> tuple[Stream, Learner]:
-        stream, learner = job.load(self.dataset(job))
         with computing(job.threads, job.deterministic):
+            stream, learner = job.load(self.dataset(job))
             make_ready(learner, stream)
         return stream, learner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,27 +41,30 @@ class Undecoded(NamedTuple):
 
 def fingerprint(path: Path) -> str:
     """Changes when a file is added, removed, renamed, resized or written; reads no contents."""
-    digest = hashlib.sha256()
-    for name, size, written in sorted(_files(path, "")):
-        digest.update(f"{name}\0{size}\0{written}\n".encode())
-    return digest.hexdigest()
+    lines = "".join(sorted(_files(path, "")))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _files(path: Path | str, below: str) -> Iterator[tuple[str, int, int]]:
-    if os.path.isfile(path):  # noqa: PTH113 (a hundred thousand Path objects take seconds)
-        stat = os.stat(path)  # noqa: PTH116
-        yield below, stat.st_size, stat.st_mtime_ns
-        return
+def _files(path: Path | str, below: str) -> list[str]:
+    """Name, size and time of writing of every file; strings, and no Path objects, since there may
+    be a hundred thousand."""
+    if os.path.isfile(path):  # noqa: PTH113
+        return [_line(below, os.stat(path))]  # noqa: PTH116
+    found = []
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             name = f"{below}/{entry.name}"
             if entry.is_dir():
-                yield from _files(entry.path, name)
+                found += _files(entry.path, name)
             else:
-                stat = entry.stat()
-                yield name, stat.st_size, stat.st_mtime_ns
+                found.append(_line(name, entry.stat()))
+    return found
+
+
+def _line(name: str, stat: os.stat_result) -> str:
+    return f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
 
 
 def decoded(

@@ -20,7 +20,7 @@ PLAIN = str | int | float | bool | None
 
 
 class Audience(Listener):
-    """Listeners as one.
+    """Listeners as one, told in their order.
 
     An observer that raises, in whatever hook, is named, and dropped for the rest of the run;
     `dropped` holds the reasons. An essential listener's error is the audience's own.
@@ -33,6 +33,7 @@ class Audience(Listener):
     ) -> None:
         self.everyone = list(listeners)
         self.dropped = dict(dropped or {})
+        self.present = [one for one in self.everyone if one.key not in self.dropped]
         keys = [one.key for one in self.everyone]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise InputError(f"there are two listeners {twice[0]!r}")
@@ -54,14 +55,14 @@ class Audience(Listener):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each, by its key."""
-        states = {one.key: self._ask(one, "state_dict") for one in self._present()}
-        for one in self._present():
+        states = {one.key: self._ask(one, "state_dict") for one in self.present}
+        for one in self.present:
             if not _is_plain(states[one.key]):
                 self._drop(one, "its state is more than plain values and tensors")
-        return {one.key: states[one.key] for one in self._present()}
+        return {one.key: states[one.key] for one in self.present}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for one in self._present():
+        for one in self.present:
             if one.key in state:
                 self._ask(one, "load_state_dict", state[one.key])
 
@@ -69,11 +70,8 @@ class Audience(Listener):
         """What each has said since, by its key; those that were dropped since, too."""
         return {one.key: one.heard() for one in self.everyone}
 
-    def _present(self) -> list[Listener]:
-        return [one for one in self.everyone if one.key not in self.dropped]
-
     def _tell(self, hook: str, *what: Any) -> None:
-        for one in self._present():
+        for one in self.present:
             self._ask(one, hook, *what)
 
     def _ask(self, one: Listener, hook: str, *what: Any) -> Any:
@@ -83,9 +81,11 @@ class Audience(Listener):
             if one.essential:
                 raise
             self._drop(one, f"{type(problem).__name__} in {hook}: {problem}")
+            return None
 
     def _drop(self, one: Listener, reason: str) -> None:
         self.dropped[one.key] = reason
+        self.present = [other for other in self.present if other is not one]
         log.warning("the listener %r is dropped, the run goes on: %s", one.key, reason)
 
 

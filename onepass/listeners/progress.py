@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from onepass.learner import Learner
@@ -36,20 +36,22 @@ class Forwarder(Listener):
     def __init__(self, send: Callable[[Progress], None]) -> None:
         self.send = send
         self.sent = 0.0
+        self.accuracy: float | None = None
 
     def started(self, run: Run) -> None:
-        self.now = Progress(run.since.step, len(run.stream))
+        self.step, self.steps = run.since.step, len(run.stream)
+        self.task, self.accuracy = run.since.task, None
         self._send()
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        self.now = replace(self.now, step=self.now.step + 1)
+        self.step += 1
         if time.monotonic() - self.sent > PAUSE:
             self._send()
 
     def scored(self, point: Point) -> None:
-        self.now = replace(self.now, task=point.task, accuracy=point.accuracy)
+        self.task, self.accuracy = point.task, point.accuracy
         self._send()
 
     def _send(self) -> None:
         self.sent = time.monotonic()
-        self.send(self.now)
+        self.send(Progress(self.step, self.steps, self.task, self.accuracy))

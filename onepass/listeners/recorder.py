@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import ClassVar
 
 from onepass import checkpoint
-from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.listeners.audience import Audience
 from onepass.listeners.base import Listener, Run
@@ -18,21 +18,21 @@ from onepass.scoring import Point, Tick
 class Recorder(Listener):
     """Writes points, what the observers say, checkpoints and the result.
 
-    Points are what the recorder itself says. A resumed run begins with the lines of its checkpoint,
-    so whatever was written after that is written again.
+    `audience` is the observers and the recorder: it comes last, so that it writes what the others
+    have to say of an event. Points are what the recorder itself says. A resumed run begins with the
+    lines of its checkpoint, so what was written after that is written again.
     """
 
     key: ClassVar[str] = EVENTS
     essential: ClassVar[bool] = True
 
     def __init__(
-        self, folder: RunFolder, observers: Audience, before: Progress, every: int | None
+        self, folder: RunFolder, observers: Sequence[Listener], before: Progress, every: int | None
     ) -> None:
-        if any(one.key == EVENTS for one in observers.everyone):
-            raise InputError(f"a listener cannot be called {EVENTS!r}: that file is the recorder's")
-        self.folder, self.observers, self.every = folder, observers, every
-        keys = (EVENTS, *(one.key for one in observers.everyone))
-        self.lines = {key: list(before.lines.get(key, ())) for key in {*keys, *before.lines}}
+        self.folder, self.every = folder, every
+        self.audience = Audience([*observers, self], before.dropped)
+        keys = {*before.lines, *(one.key for one in self.audience.everyone)}
+        self.lines = {key: list(before.lines.get(key, ())) for key in keys}
 
     def started(self, run: Run) -> None:
         self.run = run
@@ -50,21 +50,20 @@ class Recorder(Listener):
     def finished(self, result: Result | None) -> None:
         self._write_down()
         if result is not None:
-            self.folder.finish(result)
+            self.folder.finish(replace(result, dropped=self.audience.dropped))
 
     def save(self, learner: Learner, tick: Tick) -> None:
         """A checkpoint, if one is due after this tick."""
         if self.every and (tick.step % self.every == 0 or tick.step == len(self.run.stream)):
-            states = self.observers.state_dict()
+            states = self.audience.state_dict()
             self._write_down()
             names = list(self.run.stream.dataset.class_names)
-            so_far = Progress(tick, self.lines, states, self.observers.dropped)
+            so_far = Progress(tick, self.lines, states, self.audience.dropped)
             content = {**checkpoint.content(learner), "class_names": names}
             self.folder.save_checkpoint(content, so_far)
 
     def _write_down(self) -> None:
-        said: dict[str, Any] = {EVENTS: self.heard(), **self.observers.heard_from()}
-        for key, lines in said.items():
+        for key, lines in self.audience.heard_from().items():
             if lines:
                 self.lines[key].extend(lines)
                 self.folder.append(key, lines)

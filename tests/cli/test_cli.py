@@ -13,6 +13,7 @@ from PIL import Image
 
 import onepass as package
 from onepass import registry, report
+from onepass.job import Job
 from onepass.parts import Preset
 
 KEYS = [
@@ -345,6 +346,16 @@ def test_a_bad_list_of_methods_is_refused_before_the_first_run(
     assert contents(tmp_path) == {}
 
 
+# ---- defaults
+
+
+def test_the_defaults_of_run_are_those_of_a_job(tmp_path: Path) -> None:
+    """Whatever the options that are left out: the job is the one that Python would make."""
+    done = onepass("run", "finetune", "--json", "--out", tmp_path, "--device", "cpu")
+    recorded = read(Path(done.record["out"]), "run.json")["job"]
+    assert recorded == Job("finetune", device="cpu").identity
+
+
 # ---- what is printed
 
 
@@ -422,6 +433,7 @@ def test_list_methods_knows_every_registered_method() -> None:
         ("datasets", "dataset", {"digits", "synthetic", "cifar100"}),
         ("streams", "stream", {"class-incremental", "long-tail", "blurry"}),
         ("networks", "network", {"mlp", "resnet18"}),
+        ("probes", "probe", {"balance"}),
     ],
 )
 def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:

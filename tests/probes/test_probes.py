@@ -1,20 +1,30 @@
-"""What the balance probe tells of methods that know nothing of it."""
+"""What the balance probe tells of methods that know nothing of it, and what of it is recorded."""
 
+import json
 import math
+import multiprocessing
+import signal
+from pathlib import Path
 
 import pytest
 import torch
+from command import execute_until_write, onepass, untouched
+from following import Stopped, stop_after
 
-from onepass import ER, GSA, BalanceProbe, ClassIncremental, Finetune, evaluate, load
+from onepass import ER, GSA, BalanceProbe, ClassIncremental, Finetune, evaluate, load, probes
+from onepass.errors import RunError
+from onepass.job import Job
+from onepass.listeners import Listener
+from onepass.run import run
 
 DATA = load("synthetic", classes=6, train_per_class=40, shape=(20,), seed=2)
+JOB = Job("er", "synthetic", device="cpu", probes=("balance",))  # 60 steps, 5 tasks of 12
 
 
 def watched(learner, tasks=3):
     probe = BalanceProbe()
-    learner.attach(probe)
     stream = ClassIncremental(DATA, tasks=tasks, seed=0)
-    for _ in evaluate(learner, stream):
+    for _ in evaluate(learner, stream, listeners=[probe]):
         pass
     return probe
 
@@ -48,3 +58,114 @@ def test_training_all_classes_at_once_is_nearly_balanced():
 def test_a_probe_that_has_seen_nothing_says_so():
     with pytest.raises(ValueError, match="no step"):
         BalanceProbe().a_pn()
+
+
+def test_a_plain_loop_can_tell_it_too():
+    probe, learner = BalanceProbe(), ER(memory=50, seed=0)
+    stream = ClassIncremental(DATA, tasks=3, seed=0)
+    for step, (x, y) in enumerate(stream):
+        if stream.starts_task(step):
+            learner.new_task()
+        probe.stepped(learner, learner.learn(x, y))
+    assert probe.a_pn() == watched(ER(memory=50, seed=0)).a_pn()
+
+
+# ---- recorded
+
+
+def recorded(out):
+    return (out / JOB.folder_name / "balance.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What a run that was never stopped records."""
+    out = tmp_path_factory.mktemp("whole")
+    run(JOB, out)
+    return recorded(out)
+
+
+def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
+    lines = [json.loads(line) for line in whole.splitlines()]
+    assert [line["task"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["step"] for line in lines] == [12, 24, 36, 48, 60]
+    for task, line in enumerate(lines):
+        known = [str(label) for label in range(2 * task + 2)]
+        assert sorted(line["pn"]) == sorted(line["a_pn"]) == known
+        assert len(line["pn_of_tasks"]) == task + 1
+        assert all(rate < 0 for rate in line["a_pn"].values())
+        low, high = sorted(line["pn"][label] for label in known[-2:])
+        assert low <= line["pn_of_tasks"][-1] <= high  # a ratio of sums lies between the ratios
+
+
+def test_rates_that_are_no_numbers_are_null(tmp_path):
+    """Without replay an old class has no gradient that pushes it up."""
+    result = run(Job("finetune", "synthetic", probes=("balance",)), tmp_path)
+    line = json.loads((Path(result.out) / "balance.jsonl").read_text().splitlines()[1])
+    assert [line["pn"][label] for label in "01"] == [None, None]
+    assert line["pn_of_tasks"][0] is None
+    assert all(line["pn"][label] < 0 for label in "23")
+
+
+@pytest.mark.parametrize("moment", [3, 4, 5])
+def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
+    """With a line or two written after the last checkpoint, or without any checkpoint yet."""
+    context = multiprocessing.get_context("forkserver")
+    child = context.Process(target=execute_until_write, args=(JOB, tmp_path, moment))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    result = run(JOB, tmp_path, resume=True, checkpoint=20)
+    assert recorded(tmp_path) == whole
+    assert result.dropped == {}
+
+
+# ---- asked for
+
+
+def test_probes_are_no_part_of_a_runs_identity(tmp_path):
+    plain = Job("er", "synthetic", device="cpu")
+    assert (JOB.folder_name, JOB.variant, JOB.identity) == (
+        plain.folder_name,
+        plain.variant,
+        plain.identity,
+    )
+    first = run(plain, tmp_path)
+    with untouched(tmp_path):
+        assert run(JOB, tmp_path, resume=True) == first
+
+
+@pytest.mark.parametrize(("began", "now"), [((), ("balance",)), (("balance",), ())])
+def test_a_broken_run_goes_on_with_the_probes_it_began_with_or_not_at_all(began, now, tmp_path):
+    with pytest.raises(Stopped):
+        first = Job("er", "synthetic", device="cpu", probes=began)
+        run(first, tmp_path, checkpoint=10, listeners=[stop_after(25)])
+    asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
+    named = [word for name in now for word in ("--probe", name)]
+    with untouched(tmp_path):
+        done = onepass(*asked, *named, "--out", tmp_path)
+    assert done.status == 2
+    assert "other probes" in done.error and "balance" in done.error and "none" in done.error
+    with pytest.raises(RunError, match="other probes"):
+        run(Job("er", "synthetic", device="cpu", probes=now), tmp_path, resume=True)
+
+
+def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
+    registry = probes.registry
+    monkeypatch.setattr(registry, "_PROBES", dict(registry._PROBES))
+
+    @probes.probe("test-losses")
+    class Losses(Listener):
+        """The loss of every step. More of it."""
+
+        def stepped(self, learner, step):
+            self.say({"loss": float(step.loss)})
+
+    asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--json")
+    done = onepass(*asked, "--probe", "test-losses", "--probe", "balance", "--out", tmp_path)
+    folder = Path(done.record["out"])
+    assert len((folder / "test-losses.jsonl").read_text().splitlines()) == 60
+    assert (folder / "balance.jsonl").exists()
+    listed = onepass("list", "probes", "--json").records
+    assert {"probe": "test-losses", "what": "The loss of every step"} in listed
+    assert [one["probe"] for one in listed] == ["balance", "test-losses"]
