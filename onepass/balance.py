@@ -39,7 +39,8 @@ def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     [-0.5, -0.5]
     """
     logits = output.logits.double().masked_fill(~seen, -torch.inf)
-    own = one_hot(output.y, logits.shape[1])
+    own = one_hot(output.y, logits.shape[1])  # (n, C)
+    # p of every class but the own, which is that sample's positive gradient      (n, C)
     others = logits.softmax(dim=1).masked_fill(own, 0) * output.weight.unsqueeze(1)
     to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
     return others.sum(dim=0), -(own * to_own).sum(dim=0)

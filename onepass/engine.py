@@ -53,6 +53,7 @@ class Graph:
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         if self.graph is None or x.shape != self.x.shape:
+            # how many batches of this size have come in a row
             self.row = self.row + 1 if x.shape == self.size else 1
             self.size = x.shape
             if self.row <= WARM_UP:
@@ -60,6 +61,7 @@ class Graph:
             self.graph = None
             self.x, self.y = x.clone(), y.clone()
             self.graph = self._capture(step, self.x, self.y)
+        # the graph reads its own tensors, so the batch goes there
         self.x.copy_(x)
         self.y.copy_(y)
         self.graph.replay()

@@ -84,8 +84,10 @@ def supervised_contrastive(
     3.0
     """
     others = (weight > 0) & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
+    # z_i z_a / t for all pairs; -inf takes a pair out of the softmax           (n, n)
     similarity = (z @ z.T / temperature).masked_fill(~others, -torch.inf)
     positives = others & (y.unsqueeze(1) == y)
+    # the logarithm of each share, only at positives                            (n, n)
     log_share = similarity.log_softmax(dim=1).masked_fill(~positives, 0)
     count = positives.sum(dim=1)
     per_anchor = -log_share.sum(dim=1) / count.clamp(min=1)

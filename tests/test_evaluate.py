@@ -1,7 +1,9 @@
 """The loop: when it scores, on what, and that it only watches."""
 
 import math
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -258,3 +260,79 @@ def test_arguments_in_the_wrong_order_are_told_so():
     stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
     with pytest.raises(onepass.InputError, match=r"a learner, then a stream.* a Class"):
         list(onepass.evaluate(stream, onepass.ER(memory=5)))
+
+
+# ---- methods that train to score
+
+
+@dataclass(kw_only=True, eq=False)
+class Late(Finetune):
+    """Says that it trains when scores are asked for."""
+
+    trains_to_score = True
+
+
+def test_a_method_that_trains_to_score_is_scored_at_the_end_only(stream):
+    points = list(evaluate(learner(Late), stream))
+    assert [(point.step, point.task, point.boundary) for point in points] == [(15, 2, True)]
+    ticks = list(walk(learner(Late), stream))
+    assert [tick.step for tick in ticks] == list(range(1, 16))
+    assert [isinstance(tick, Point) for tick in ticks] == [False] * 14 + [True]
+
+
+@pytest.mark.parametrize("every", [1, 4, 100])
+def test_with_a_cadence_it_is_scored_then_and_at_the_ends_of_tasks(stream, every):
+    steps = [point.step for point in evaluate(learner(Late), stream, every=every)]
+    assert steps == sorted({5, 10, 15} | set(range(every, 16, every)))
+
+
+# ---- what is timed as what
+
+
+def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(sys.modules["onepass.evaluate"], "time", clock)
+
+    class Slowly(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            now[0] += 100
+            return self.net(x)
+
+    @dataclass(kw_only=True, eq=False)
+    class Slow(Finetune):
+        """A step takes a second, and a quarter to capture; the end of a task 10; a scorer 1000,
+        and its scores 100."""
+
+        def step(self, x, y):
+            now[0] += 1.25
+            self.trainer._engine.capture_seconds += 0.25
+            return super().step(x, y)
+
+        def on_task_end(self):
+            now[0] += 10
+
+        def scorer(self):
+            now[0] += 1000
+            return Slowly(super().scorer())
+
+    ticks = []
+    for tick in walk(learner(Slow), stream, every=4):
+        ticks.append(tick)
+        now[0] += 1e6  # what others do with it is nobody's time
+    scored = [tick.step for tick in ticks if isinstance(tick, Point)]
+    assert scored == [4, 5, 8, 10, 12, 15]
+    for tick in ticks:
+        assert tick.seconds == tick.step + 10 * (tick.step // 5)
+        assert tick.capture == 0.25 * tick.step
+        assert tick.scoring == 1100 * sum(step <= tick.step for step in scored)
+
+    one = learner(Slow)
+    list(walk(one, stream))
+    start = Tick(5, 0, seconds=7.0, scoring=3.0, capture=2.0)
+    on = next(walk(one, stream, start=start))
+    assert (on.step, on.seconds, on.scoring, on.capture) == (6, 8.0, 3.0, 2.25)

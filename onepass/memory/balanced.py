@@ -58,11 +58,13 @@ class Balanced(Store):
         accepted = own < quota  # an unknown class is below any quota
         evicting = accepted & (self.size == self.capacity)
 
+        # who has to go: a random sample of the class that holds most
         most, largest = self.held.max(dim=0, keepdim=True)
         members = (self.y[: self.capacity] == largest).cumsum(0)
         victim = nth_true(members, (uniform * most).long())
         slot = torch.where(evicting, victim, self.size).masked_fill(~accepted, self.capacity)
 
+        # only labels and counts now: `add` writes the samples themselves, once for the whole batch
         self.y.index_copy_(0, slot, y)
         self.held.index_copy_(0, y, torch.where(accepted, own.clamp(min=0) + 1, own))
         self.held.index_add_(0, largest, evicting.long(), alpha=-1)

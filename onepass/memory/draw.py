@@ -30,12 +30,15 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     pool = OVERSAMPLING * count
     many = population.unsqueeze(-1)
     shape = (2, *population.shape, pool)
+    # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
     uniform, key = torch.rand(shape, generator=rng, device=many.device, dtype=torch.float64)
     listed = torch.arange(pool, device=many.device, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)
     drawn = torch.where(many <= pool, cycled, (uniform * many).int().sort().values)
-    fresh = listed < many
+    fresh = listed < many  # the first time that an integer is listed
+    # sorted draws: one that equals its neighbour is a repetition
     fresh[..., 1:] &= (many <= pool) | (drawn[..., 1:] != drawn[..., :-1])
+    # repetitions come behind everything genuine, in their order
     key, chosen = torch.where(fresh, key, NEVER + listed).topk(count, largest=False, sorted=True)
     return drawn.gather(-1, chosen).long(), key < NEVER
 

@@ -23,10 +23,13 @@ class Reservoir(Store):
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
+        # each sample's number in the stream, from 1                              (b)
         k = self.offered + torch.arange(1, len(y) + 1, device=y.device)
         uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=torch.float64)
         place = torch.where(k <= self.capacity, k - 1, (uniform * k).long())
+        # a later sample of this batch goes to the same place                     (b)
         overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
+        # who is not let in is written to the scratch row, so that shapes stay
         slot = place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
         self.write(slot, x, y, **fields)
         self.offered += len(y)

@@ -114,10 +114,11 @@ class Store(Part, ABC):
         classes that are in no other group (cheaper than a mask of its own)."""
         if groups is None:
             return distinct(count, self.size, self.rng)
-        counts = self._counts(groups)
+        counts = self._counts(groups)  # running counts of each group's samples  (groups, slots)
         last = (self.size.view(1) - 1).clamp(min=0)
+        # how many samples of each group there are                               (groups)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
-        ranks, genuine = distinct(count, held, self.rng)
+        ranks, genuine = distinct(count, held, self.rng)  # the how-manieth of its group
         return nth_true(counts, ranks), genuine
 
     def independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:

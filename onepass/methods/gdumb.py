@@ -82,7 +82,9 @@ def cutmix(
 
     Returns the images, each one's partner, and the share of pixels that are still its own.
     """
+    # four numbers for the whole batch: whether it is mixed, the share it keeps, the box's centre
     whether, share, down, right = torch.rand(4, generator=rng, device=images.device).unbind()
+    # the box has 1 - share of the pixels; a side of 0 is no box
     side = (1 - share).sqrt() * (whether < probability)
     box = _span(side, down, images.shape[2]).unsqueeze(1) & _span(side, right, images.shape[3])
     partner = torch.rand(len(images), generator=rng, device=images.device).argsort()
@@ -128,6 +130,7 @@ class Fit:
     def run(self) -> Images:
         """All passes over the memory, and what they cost."""
         held, batch = int(self.learner.store.size), self.learner.fit_batch
+        # places of one pass, up to a multiple of the batch; those past `held` have weight 0
         place = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
         weights = torch.split((place < held).float(), batch)
         for epoch in range(self.learner.epochs):
@@ -148,6 +151,7 @@ class Fit:
         if self.cutmix:
             views, partner, own = cutmix(views, self.cutmix, trainer.rng["draws"])
             logits = trainer.model.train_forward(views)  # (n, C)
+            # E: own label by the own share of pixels, the partner's by the rest
             of_partner = F.cross_entropy(logits, y.index_select(0, partner), reduction="none")
             each = own * F.cross_entropy(logits, y, reduction="none") + (1 - own) * of_partner
         else:

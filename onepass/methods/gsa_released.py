@@ -115,11 +115,12 @@ class GSAReleased(WithMemory):
         current, mix = self.store.mixed(stream, size, from_stream=True)  # [X^new; cur], X^mix
         mix = mix._replace(weight=mix.weight * (self.store.size > 0))  # none of it while empty
 
+        # these images are augmented twice, those of X^mix once
         twice = self.views.augmented(self.views(current.x))
         stream_out = self.output(self.model.train_forward(twice), current, lambda: twice)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)
         stream_loss = cross_entropy(stream_out, among=self.new)
-        self.balance.update((mix_out,), self.seen)
+        self.balance.update((mix_out,), self.seen)  # S+ and S- over X^mix of all tasks
         each = sample_cross_entropy(mix_out, among=self.seen)
         mix_loss = mean(self.weight()[mix_out.y] * each, mix_out.weight)
         loss = 2 * mix_loss + stream_loss

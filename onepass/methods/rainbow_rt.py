@@ -62,10 +62,11 @@ def diverse(y: Tensor, uncertainty: Tensor, quota: int) -> Tensor:
     """
     if not quota:
         return torch.zeros_like(y, dtype=torch.bool)
+    # candidates class by class, the surest of each class first                  (n)
     by_uncertainty = uncertainty.argsort(stable=True)
     order = by_uncertainty[y[by_uncertainty].argsort(stable=True)]
     members = torch.bincount(y)
-    rank = torch.empty_like(y)
+    rank = torch.empty_like(y)  # place within the own class
     rank[order] = torch.arange(len(y), device=y.device) - (members.cumsum(0) - members)[y[order]]
     stride = (members // quota).clamp(min=1)[y]
     return (rank % stride == 0) & (rank // stride < quota)
@@ -140,9 +141,11 @@ class RainbowRT(Replay):
         kept, came = int(self.store.size), int(self.running.size)
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
+        # lots[0] stands for u at the end of task 1, lots[1] gives away what places are left
         lots = torch.rand(2, len(y), generator=self.rng["draws"], device=self.where)
         quota = self.memory // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
+        # chosen ones before all others
         keep = lots[1].masked_fill(chosen, -1).argsort(stable=True)[: self.memory]
         self.store.replace(x[keep], y[keep])
 

@@ -162,6 +162,7 @@ class SCR(Replay):
         order = torch.randperm(held, generator=self.rng["draws"], device=self.where)
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.where)
+            # all that are held count: this is no draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
         self.spend("task ends", Images(trained=VIEWS * held * self.views_per_sample))

@@ -9,7 +9,7 @@ from torch import nn
 
 import onepass
 from onepass import InputError, UnknownNameError, trainer
-from onepass.nets import MLP, Classifier, Head, ResNet18, backbone, feature_count
+from onepass.nets import MLP, Classifier, CosineHead, Head, ResNet18, backbone, feature_count
 
 
 def generator(seed=0):
@@ -238,6 +238,23 @@ def test_growing_keeps_the_rows_and_what_is_free():
     head.grow(4, generator(1))
     assert head.weight[0].tolist() == [5, 5, 5]
     assert head.free.tolist() == [True, False, False, False]
+
+
+def test_cosines_depend_neither_on_the_length_of_features_and_rows_nor_on_the_bias():
+    source = generator()
+    head = CosineHead(4, 6, source, scale=5.0)
+    features = torch.randn(7, 4, generator=source)
+    logits = head(features)
+    expected = 5 * torch.cosine_similarity(features.unsqueeze(1), head.weight, dim=2)
+    torch.testing.assert_close(logits, expected)
+    assert bool((logits.abs() <= 5 + 1e-5).all())
+    stretch = torch.tensor([1e-3, 0.5, 1, 2, 10, 1e3, 1e4])
+    torch.testing.assert_close(head(features * stretch.unsqueeze(1)), logits)
+    with torch.no_grad():
+        head.weight *= stretch[:6].unsqueeze(1)
+        head.bias += 100
+    torch.testing.assert_close(head(features), logits)
+    assert bool(torch.isfinite(head(torch.zeros(1, 4))).all())
 
 
 def learned(count, rows, **settings):
