@@ -26,7 +26,7 @@ class Unreadable(NamedTuple):
     path: str
 
 
-def classify(model: Path, source: Path, device: str) -> Iterator[Prediction | Unreadable]:
+def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
     """Every image of a folder (or one image), scaled to the size that the learner takes."""
     content = read(model)
     learner = restored(content, str(model), device=device)
@@ -35,7 +35,7 @@ def classify(model: Path, source: Path, device: str) -> Iterator[Prediction | Un
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
     names = content.get("class_names")
     channels, height, width = shape
-    for path in _images(source):
+    for path in _images(images):
         try:
             pixels = decode(path.read_bytes(), str(path), (channels, height, width), resize=True)
         except (DataError, OSError):
@@ -47,16 +47,16 @@ def classify(model: Path, source: Path, device: str) -> Iterator[Prediction | Un
         yield Prediction(str(path), name, float(probabilities.max()))
 
 
-def _images(source: Path) -> list[Path]:
-    if not source.exists():
-        raise InputError(f"there is no {source}")
-    if source.is_file():
-        return [source]
+def _images(images: Path) -> list[Path]:
+    if not images.exists():
+        raise InputError(f"there is no {images}")
+    if images.is_file():
+        return [images]
     found = sorted(
         path
-        for path in source.rglob("*")
+        for path in images.rglob("*")
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     )
     if files := [path for path in found if path.is_file()]:
         return files
-    raise InputError(f"there is no image in {source}")
+    raise InputError(f"there is no image in {images}")

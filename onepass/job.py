@@ -97,7 +97,10 @@ class Job:
         return self.every or max(1, len(stream) // POINTS_PER_RUN)
 
     def load_dataset(self) -> data.Dataset:
-        """All of it; `validation` holds out a part afterwards."""
+        """All of it; `validation` holds out a part afterwards. What can be refused without data is
+        refused before they are loaded."""
+        registry.get(self.method)
+        self.asked_of_stream()
         return data.load(
             self.dataset,
             root=self.data_root,

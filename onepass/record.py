@@ -194,13 +194,13 @@ def surroundings() -> dict[str, Any]:
 
 
 def commit() -> dict[str, Any]:
-    """The commit of the source tree that runs, and whether it had changes; none once installed."""
-    source = Path(__file__).resolve().parent
-    if not (source.parent / ".git").exists():
+    """The commit of the tree that runs, and whether it had changes; none once installed."""
+    tree = Path(__file__).resolve().parents[1]
+    if not (tree / ".git").exists():
         return {"commit": None, "dirty": None}
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(source.parent), *arguments]
+        command = ["git", "-C", str(tree), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:

@@ -272,7 +272,8 @@ def test_the_bare_step_sends_as_many_images_through_the_network(method: str) -> 
     def count(module: torch.nn.Module, arguments: tuple, result: torch.Tensor) -> None:
         (trained if torch.is_grad_enabled() else scored).append(len(result))
 
-    learner.model.body.register_forward_hook(count)
+    for net in (learner.model, learner.evaluator):
+        net.body.register_forward_hook(count)
     before = learner.params_sha256()
     bare()
     assert Images(sum(trained), sum(scored)) == learner.cost(case.batch)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from onepass.losses import (
     cross_entropy,
+    distillation,
     fractions,
     mean,
     one_hot,
@@ -18,148 +19,161 @@ from onepass.losses import (
     sample_cross_entropy_against,
     supervised_contrastive,
 )
+from onepass.parts import Output
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 
 
 @st.composite
-def scored(draw: st.DrawFn, bound: float = 50.0) -> tuple[Tensor, Tensor]:
-    """Some samples' logits in double precision, and their classes."""
+def scored(draw: st.DrawFn, bound: float = 50.0) -> Output:
+    """Some samples' logits in double precision, and their classes; all count."""
     samples, classes = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     rows = st.lists(st.floats(-bound, bound), min_size=classes, max_size=classes)
     logits = draw(st.lists(rows, min_size=samples, max_size=samples))
     y = draw(st.lists(st.integers(0, classes - 1), min_size=samples, max_size=samples))
-    return torch.tensor(logits, dtype=torch.float64), torch.tensor(y)
+    return output(torch.tensor(logits, dtype=torch.float64), torch.tensor(y))
+
+
+def output(logits: Tensor, y: Tensor) -> Output:
+    return Output(logits, y, torch.ones(len(y), dtype=logits.dtype))
 
 
 def masks(classes: int) -> st.SearchStrategy[Tensor]:
     return st.lists(st.booleans(), min_size=classes, max_size=classes).map(torch.tensor)
 
 
-def everyone(logits: Tensor) -> Tensor:
-    return torch.ones(logits.shape[1], dtype=torch.bool)
+def everyone(out: Output) -> Tensor:
+    return torch.ones(out.logits.shape[1], dtype=torch.bool)
 
 
-def a_batch(seed: int = 0, samples: int = 6, classes: int = 5) -> tuple[Tensor, Tensor]:
+def a_batch(seed: int = 0, samples: int = 6, classes: int = 5) -> Output:
     source = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(samples, classes, generator=source, dtype=torch.float64)
-    return logits, torch.randint(classes, (samples,), generator=source)
+    return output(logits, torch.randint(classes, (samples,), generator=source))
 
 
 @PROPERTY
 @given(scored())
-def test_among_all_classes_it_is_minus_the_log_softmax(batch):
-    logits, y = batch
-    expected = -F.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(sample_cross_entropy(logits, y, everyone(logits)), expected)
+def test_among_all_classes_it_is_minus_the_log_softmax(out):
+    expected = -F.log_softmax(out.logits, dim=1).gather(1, out.y.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(sample_cross_entropy(out, everyone(out)), expected)
 
 
 @PROPERTY
 @given(scored(), st.data())
-def test_the_own_class_takes_part_whatever_the_mask_says(batch, data):
-    logits, y = batch
-    among = data.draw(masks(logits.shape[1]))
-    got = sample_cross_entropy(logits, y, among)
-    for k, label in enumerate(y.tolist()):
+def test_the_own_class_takes_part_whatever_the_mask_says(out, data):
+    among = data.draw(masks(out.logits.shape[1]))
+    got = sample_cross_entropy(out, among)
+    for k, label in enumerate(out.y.tolist()):
         members = [c for c, allowed in enumerate(among.tolist()) if allowed or c == label]
-        expected = -F.log_softmax(logits[k, members], dim=0)[members.index(label)]
+        expected = -F.log_softmax(out.logits[k, members], dim=0)[members.index(label)]
         torch.testing.assert_close(got[k], expected)
 
 
 @PROPERTY
 @given(scored(), st.data())
-def test_masks_may_differ_between_samples(batch, data):
-    logits, y = batch
-    each = torch.stack([data.draw(masks(logits.shape[1])) for _ in y])
-    together = sample_cross_entropy(logits, y, each)
-    rows = [sample_cross_entropy(logits[k : k + 1], y[k : k + 1], each[k]) for k in range(len(y))]
+def test_masks_may_differ_between_samples(out, data):
+    each = torch.stack([data.draw(masks(out.logits.shape[1])) for _ in out.y])
+    together = sample_cross_entropy(out, each)
+    single = [output(out.logits[k : k + 1], out.y[k : k + 1]) for k in range(len(out.y))]
+    rows = [sample_cross_entropy(one, each[k]) for k, one in enumerate(single)]
     assert torch.equal(together, torch.cat(rows))
 
 
 @PROPERTY
 @given(scored(), st.floats(-1e3, 1e3))
-def test_a_common_shift_of_the_logits_changes_nothing(batch, shift):
-    logits, y = batch
-    among = everyone(logits)
-    expected = sample_cross_entropy(logits, y, among)
+def test_a_common_shift_of_the_logits_changes_nothing(out, shift):
+    among = everyone(out)
+    shifted = output(out.logits + shift, out.y)
     torch.testing.assert_close(
-        sample_cross_entropy(logits + shift, y, among), expected, atol=1e-9, rtol=0
+        sample_cross_entropy(shifted, among), sample_cross_entropy(out, among), atol=1e-9, rtol=0
     )
 
 
+@PROPERTY
+@given(scored(), st.data())
+def test_what_a_sample_loses_has_nothing_to_do_with_its_weight(out, data):
+    among = data.draw(masks(out.logits.shape[1]))
+    other = out._replace(weight=data.draw(masks(len(out.y))).double())
+    assert torch.equal(sample_cross_entropy(other, among), sample_cross_entropy(out, among))
+
+
 def test_a_scale_of_three_is_the_same_class_three_times():
-    logits, _ = a_batch()
+    logits = a_batch().logits
     y = torch.zeros(len(logits), dtype=torch.int64)
     scale = torch.tensor([1, 1, 3, 1, 1]).log()
-    thrice = torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1)
-    got = sample_cross_entropy_against(logits, y, scale)
+    thrice = output(torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1), y)
+    got = sample_cross_entropy_against(output(logits, y), scale)
     torch.testing.assert_close(
-        got, sample_cross_entropy(thrice, y, everyone(thrice)), rtol=1e-6, atol=0
+        got, sample_cross_entropy(thrice, everyone(thrice)), rtol=1e-6, atol=0
     )
 
 
 def test_the_scale_of_the_own_class_is_ignored():
-    logits, y = a_batch()
-    scale = torch.full_like(logits, -math.inf).masked_fill(~one_hot(y, 5), 0.0)
-    plain = sample_cross_entropy(logits, y, everyone(logits))
-    assert torch.equal(sample_cross_entropy_against(logits, y, scale), plain)
+    out = a_batch()
+    scale = torch.full_like(out.logits, -math.inf).masked_fill(~one_hot(out.y, 5), 0.0)
+    plain = sample_cross_entropy(out, everyone(out))
+    assert torch.equal(sample_cross_entropy_against(out, scale), plain)
 
 
 def test_a_scale_of_zero_removes_a_class():
-    logits, y = a_batch()
-    y = y.clamp(max=3)
+    out = a_batch()
+    out = output(out.logits, out.y.clamp(max=3))
     scale = torch.tensor([0, 0, 0, 0, -math.inf])
     without = torch.tensor([True, True, True, True, False])
-    expected = sample_cross_entropy(logits, y, without)
-    assert torch.equal(sample_cross_entropy_against(logits, y, scale), expected)
+    expected = sample_cross_entropy(out, without)
+    assert torch.equal(sample_cross_entropy_against(out, scale), expected)
 
 
 def test_without_rivals_the_likelihood_is_one_and_nothing_pulls():
-    logits, y = a_batch()
-    logits.requires_grad_()
-    value = sample_cross_entropy_against(logits, y, torch.full((5,), -math.inf))
+    out = a_batch()
+    logits = out.logits.requires_grad_()
+    value = sample_cross_entropy_against(out, torch.full((5,), -math.inf))
     value.sum().backward()
-    assert value.tolist() == [0.0] * len(y)
+    assert value.tolist() == [0.0] * len(out.y)
     assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
 
 
 @PROPERTY
 @given(scored(bound=1e4), st.data())
-def test_it_is_finite_and_never_negative_at_logits_of_ten_thousand(batch, data):
-    double, y = batch
-    logits = double.float().requires_grad_()
-    value = sample_cross_entropy(logits, y, data.draw(masks(logits.shape[1])))
+def test_it_is_finite_and_never_negative_at_logits_of_ten_thousand(out, data):
+    logits = out.logits.float().requires_grad_()
+    value = sample_cross_entropy(output(logits, out.y), data.draw(masks(logits.shape[1])))
     value.sum().backward()
     assert bool(torch.isfinite(value).all()) and bool((value >= 0).all())
     assert bool(torch.isfinite(logits.grad).all())
 
 
 def test_its_gradient_is_softmax_less_one_hot():
-    logits, y = a_batch()
-    logits.requires_grad_()
-    sample_cross_entropy(logits, y, everyone(logits)).sum().backward()
-    expected = logits.detach().softmax(dim=1) - F.one_hot(y, 5)
+    out = a_batch()
+    logits = out.logits.requires_grad_()
+    sample_cross_entropy(out, everyone(out)).sum().backward()
+    expected = logits.detach().softmax(dim=1) - F.one_hot(out.y, 5)
     torch.testing.assert_close(logits.grad, expected)
 
 
 def test_its_gradient_agrees_with_finite_differences():
-    logits, y = a_batch()
+    out = a_batch()
     among = torch.tensor([True, False, True, True, True])
     scale = torch.tensor([0.0, 0.7, -math.inf, -1.2, 2.0], dtype=torch.float64)
-    logits.requires_grad_()
-    assert torch.autograd.gradcheck(lambda o: sample_cross_entropy(o, y, among), logits)
-    assert torch.autograd.gradcheck(lambda o: sample_cross_entropy_against(o, y, scale), logits)
+    logits = out.logits.requires_grad_()
+
+    def against(o):
+        return sample_cross_entropy_against(output(o, out.y), scale)
+
+    assert torch.autograd.gradcheck(lambda o: sample_cross_entropy(output(o, out.y), among), logits)
+    assert torch.autograd.gradcheck(against, logits)
 
 
 @PROPERTY
 @given(scored(), st.data())
-def test_the_mean_is_over_what_has_weight(batch, data):
-    logits, y = batch
-    weight = data.draw(masks(len(y))).double()
-    values = sample_cross_entropy(logits, y, everyone(logits))
+def test_the_mean_is_over_what_has_weight(out, data):
+    weight = data.draw(masks(len(out.y))).double()
+    values = sample_cross_entropy(out, everyone(out))
     kept = values[weight > 0]
     expected = kept.mean() if len(kept) else torch.tensor(0.0, dtype=torch.float64)
     torch.testing.assert_close(mean(values, weight), expected)
+    torch.testing.assert_close(cross_entropy(out._replace(weight=weight), everyone(out)), expected)
 
 
 def test_the_mean_of_nothing_is_zero_and_pulls_nowhere():
@@ -213,26 +227,178 @@ def test_fractions_of_nothing_are_zero_and_of_next_to_nothing_still_one(dtype):
 
 
 def test_padding_gets_no_gradient():
-    logits, y = a_batch()
-    logits.requires_grad_()
-    weight = torch.tensor([1, 0, 1, 1, 0, 1.0])
-    cross_entropy(logits, y, weight, everyone(logits)).backward()
+    out = a_batch()._replace(weight=torch.tensor([1, 0, 1, 1, 0, 1.0]))
+    logits = out.logits.requires_grad_()
+    cross_entropy(out, everyone(out)).backward()
     silent = (logits.grad == 0).all(dim=1)
-    assert silent.tolist() == (weight == 0).tolist()
+    assert silent.tolist() == (out.weight == 0).tolist()
 
 
 @PROPERTY
 @given(scored())
-def test_cross_entropy_among_all_classes_is_torchs(batch):
-    logits, y = batch
-    weight = torch.ones(len(y), dtype=torch.float64)
-    got = cross_entropy(logits, y, weight, everyone(logits))
-    torch.testing.assert_close(got, F.cross_entropy(logits, y))
+def test_cross_entropy_among_all_classes_is_torchs(out):
+    got = cross_entropy(out, everyone(out))
+    torch.testing.assert_close(got, F.cross_entropy(out.logits, out.y))
 
 
 def test_one_hot_marks_the_own_class():
     y = torch.tensor([2, 0, 1, 2])
     assert torch.equal(one_hot(y, 4), F.one_hot(y, 4).bool())
+
+
+# ---- distillation
+
+temperatures = st.sampled_from([0.5, 1.0, 2.0, 7.0])
+
+
+@st.composite
+def taught(draw: st.DrawFn, bound: float = 50.0) -> tuple[Output, Tensor, Tensor]:
+    """Samples of which some count, what they are taught, and a mask of classes."""
+    out = draw(scored(bound))
+    samples, classes = out.logits.shape
+    rows = st.lists(st.floats(-bound, bound), min_size=classes, max_size=classes)
+    theirs = draw(st.lists(rows, min_size=samples, max_size=samples))
+    out = out._replace(weight=draw(masks(samples)).double())
+    return out, torch.tensor(theirs, dtype=torch.float64), draw(masks(classes))
+
+
+def divergence(out: Output, theirs: Tensor, among: Tensor, temperature: float) -> Tensor:
+    """By torch, of the samples that count, over the classes alone that take part."""
+    counts = out.weight > 0
+    own, theirs = out.logits[counts][:, among], theirs[counts][:, among]
+    if not own.numel():
+        return torch.zeros((), dtype=torch.float64)
+    value = F.kl_div(
+        F.log_softmax(own / temperature, dim=1),
+        F.log_softmax(theirs / temperature, dim=1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    return temperature**2 * value
+
+
+@PROPERTY
+@given(taught(), temperatures)
+def test_distillation_is_torchs_divergence_over_the_classes_that_take_part(given_batch, t):
+    out, theirs, among = given_batch
+    got = distillation(out, theirs, among, t)
+    torch.testing.assert_close(got, divergence(out, theirs, among, t))
+
+
+@PROPERTY
+@given(taught(), temperatures)
+def test_its_gradient_is_t_times_the_difference_of_the_two_softmaxes(given_batch, t):
+    """d/do T^2 KL = T (softmax(o / T) - softmax(taught / T)), in the mean; 0 elsewhere."""
+    out, theirs, among = given_batch
+    logits = out.logits.requires_grad_()
+    (gradient,) = torch.autograd.grad(distillation(out, theirs, among, t), logits)
+    expected = torch.zeros_like(gradient)
+    if among.any():
+        own = (logits.detach()[:, among] / t).softmax(dim=1)
+        gap = own - (theirs[:, among] / t).softmax(dim=1)
+        expected[:, among] = t * gap * fractions(out.weight).unsqueeze(1)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_its_gradient_agrees_with_finite_differences_too():
+    out, among = a_batch(), torch.tensor([True, False, True, True, True])
+    weight, theirs = torch.tensor([1, 0, 1, 1, 0, 1.0]), a_batch(seed=1).logits
+    logits = out.logits.requires_grad_()
+
+    def loss(o):
+        return distillation(Output(o, out.y, weight), theirs, among, 2.0)
+
+    assert torch.autograd.gradcheck(loss, logits)
+
+
+@PROPERTY
+@given(taught(), temperatures)
+def test_who_says_what_is_taught_loses_nothing_and_is_not_pulled(given_batch, t):
+    out, _, among = given_batch
+    logits = out.logits.requires_grad_()
+    value = distillation(out, logits.detach().clone(), among, t)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert value.item() == 0
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-15, rtol=0)
+
+
+@PROPERTY
+@given(taught(), temperatures, st.floats(-100, 100), st.floats(-100, 100))
+def test_a_shift_of_either_side_changes_nothing(given_batch, t, own, other):
+    out, theirs, among = given_batch
+    plain = distillation(out, theirs, among, t)
+    shifted = distillation(
+        output(out.logits + own, out.y)._replace(weight=out.weight), theirs + other, among, t
+    )
+    torch.testing.assert_close(shifted, plain, atol=1e-9, rtol=1e-9)
+
+
+@PROPERTY
+@given(taught(), temperatures, st.floats(-1e4, 1e4), st.floats(-1e4, 1e4))
+def test_classes_that_take_no_part_have_no_say(given_batch, t, own, other):
+    out, theirs, among = given_batch
+    wild = out._replace(logits=out.logits.masked_fill(~among, own))
+    got = distillation(wild, theirs.masked_fill(~among, other), among, t)
+    assert torch.equal(got, distillation(out, theirs, among, t))
+
+
+@PROPERTY
+@given(taught(bound=1e4), temperatures)
+def test_at_logits_of_ten_thousand_it_is_finite_and_not_negative(given_batch, t):
+    out, theirs, among = given_batch
+    logits = out.logits.float().requires_grad_()
+    single = Output(logits, out.y, out.weight.float())
+    value = distillation(single, theirs.float(), among, t)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert math.isfinite(value.item()) and value.item() >= -1e-5
+    assert bool(torch.isfinite(gradient).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_among_no_classes_there_is_nothing_to_distil_and_nothing_pulls(dtype):
+    out = a_batch()
+    logits = out.logits.to(dtype).requires_grad_()
+    nobody = torch.zeros(5, dtype=torch.bool)
+    theirs = a_batch(seed=1).logits.to(dtype)
+    value = distillation(output(logits, out.y), theirs, nobody, 2.0)
+    value.backward()
+    assert value.item() == 0
+    assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
+
+
+def test_among_one_class_there_is_nothing_to_choose():
+    out, only = a_batch(), torch.tensor([False, False, True, False, False])
+    logits = out.logits.requires_grad_()
+    value = distillation(out, a_batch(seed=1).logits, only, 2.0)
+    value.backward()
+    assert value.item() == 0
+    assert not logits.grad.any()
+
+
+def test_padding_is_not_distilled():
+    weight = torch.tensor([1, 0, 1, 1, 0, 1.0])
+    out, theirs = a_batch()._replace(weight=weight), a_batch(seed=1).logits
+    among = torch.tensor([True, True, False, True, True])
+    logits = out.logits.requires_grad_()
+    value = distillation(out, theirs, among, 2.0)
+    value.backward()
+    assert (logits.grad == 0).all(dim=1).tolist() == (weight == 0).tolist()
+    wild = torch.where(weight.unsqueeze(1) > 0, theirs, 100 * theirs.flip(1))
+    assert torch.equal(distillation(out, wild, among, 2.0), value)
+    nothing = out._replace(weight=torch.zeros(6))
+    assert distillation(nothing, theirs, among, 2.0).item() == 0
+
+
+def test_the_gradient_does_not_vanish_as_the_temperature_rises():
+    """What the T^2 is for: as T grows, T^2 KL goes to the square error of centred logits,
+    sum_c ((o_c - mean o) - (taught_c - mean taught))^2 / (2 C)."""
+    out, theirs = a_batch(), a_batch(seed=1).logits
+    gap = out.logits - theirs
+    centred = gap - gap.mean(dim=1, keepdim=True)
+    limit = centred.square().sum(dim=1).mean() / (2 * 5)
+    got = [distillation(out, theirs, everyone(out), t) for t in (1e2, 1e4)]
+    assert abs(got[1] - limit) < abs(got[0] - limit)
+    torch.testing.assert_close(got[1], limit, rtol=1e-3, atol=0)
 
 
 # ---- supervised contrastive

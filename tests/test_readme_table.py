@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from onepass import registry
-from onepass.job import Job, execute
+from onepass.job import Job
+from onepass.run import run
 
 ROOT = Path(__file__).parents[1]
 script = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
@@ -16,7 +17,7 @@ script = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for method in ("joint", "er", "finetune"):
-        execute(Job(method, "synthetic", memory=20, device="cpu"), folder)
+        run(Job(method, "synthetic", memory=20, device="cpu"), folder)
     return folder
 
 

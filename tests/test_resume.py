@@ -26,7 +26,7 @@ from command import (
 )
 from following import After, Following, Stopped, stop_after
 
-from onepass import files, registry
+from onepass import checkpoint, registry
 from onepass.errors import RunError
 from onepass.job import Job
 from onepass.result import Result
@@ -43,7 +43,7 @@ LONG_COMMAND = (
 def step_of(folder: Path) -> int:
     """How far the last whole checkpoint had come."""
     path = folder / "checkpoint.pt"
-    return files.read_checkpoint(path)["tick"]["step"] if path.exists() else 0
+    return checkpoint.read(path)["tick"]["step"] if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
         assert getattr(result, key) == getattr(whole, key), key
     one, other = Path(whole.out), Path(result.out)
     assert timeless(events(one)) == timeless(events(other))
-    saved = [files.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)]
+    saved = [checkpoint.read(folder / "checkpoint.pt")["state"] for folder in (one, other)]
     assert_equal(*saved)
     assert {"model", "optimizer", "parts", "generators", "book", "new"} <= set(saved[0])
 
@@ -241,7 +241,7 @@ def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
     folder = tmp_path / job.folder_name
-    before = files.read_checkpoint(folder / "checkpoint.pt")["tick"]["seconds"]
+    before = checkpoint.read(folder / "checkpoint.pt")["tick"]["seconds"]
     result = run(job, tmp_path, resume=True)
     seconds = [event["seconds"] for event in events(folder)]
     assert seconds == sorted(seconds)

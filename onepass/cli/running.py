@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from onepass import devices, executors
+from onepass import devices, executors, registry
 from onepass.cli.bars import Bars
 from onepass.cli.base import app, messages, one_of, printed, rich_table
 from onepass.errors import InputError
@@ -28,10 +28,13 @@ Examples:
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
+  onepass run all --seeds 3 --jobs auto --out every/
   onepass run gsa --out runs/ --resume"""
 )
 def run(
-    methods: Annotated[list[str], typer.Argument(help="One or more; see: onepass list methods.")],
+    methods: Annotated[
+        list[str], typer.Argument(help="One or more, or all; see: onepass list methods.")
+    ],
     dataset: Annotated[
         str, typer.Option(help="A name (see: onepass list datasets), a folder or a .npz.")
     ] = Job.dataset,
@@ -130,7 +133,7 @@ def run(
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
         )
-        for name in methods
+        for name in _every(methods)
         for one in range(seed, seed + seeds)
     ]
     if deterministic:
@@ -141,6 +144,11 @@ def run(
     results = _execute_all(jobs, how, at_once, as_json)
     if not as_json:
         _show(results, out)
+
+
+def _every(methods: list[str]) -> list[str]:
+    """`all` stands for every method that there is."""
+    return [info.key for info in registry.methods()] if methods == ["all"] else methods
 
 
 def _check_list(jobs: list[Job]) -> None:

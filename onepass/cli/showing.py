@@ -163,7 +163,7 @@ Examples:
 )
 def figure(
     what: Annotated[str, typer.Argument(help="accuracy, or stream.")],
-    source: Annotated[str, typer.Argument(help="A folder of runs, or a stream's SPEC.")],
+    drawn: Annotated[str, typer.Argument(help="A folder of runs, or a stream's SPEC.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
     kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
     dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = Job.dataset,
@@ -178,9 +178,9 @@ def figure(
 
     if one_of("figure", what, ("accuracy", "stream")) == "accuracy":
         one_of("--kind", kind, figures.KINDS)
-        figures.accuracy([run.path for run in finished_runs(Path(source))], output, kind=kind)
+        figures.accuracy([run.path for run in finished_runs(Path(drawn))], output, kind=kind)
     else:
         data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
-        table = filled(parse(source), {"tasks": usual_tasks(data)})
+        table = filled(parse(drawn), {"tasks": usual_tasks(data)})
         figures.stream(make(data, table, seed=seed), output)
     typer.echo(str(output))

@@ -29,18 +29,18 @@ def read(path: Path, test_fraction: float | None = None) -> Dataset:
     if "x" in arrays and test_fraction is not None:
         x, y = _samples(path, arrays, "x"), _labels(path, arrays, "y")
         held = _held(y, test_fraction)
-        parts = [(x[~held], y[~held]), (x[held], y[held])]
+        splits = [(x[~held], y[~held]), (x[held], y[held])]
     elif "train_x" in arrays:
-        parts = [
+        splits = [
             (_samples(path, arrays, f"{p}_x"), _labels(path, arrays, f"{p}_y"))
             for p in ("train", "test")
         ]
     else:
         raise DataError(f"{path} must hold {KEYS}; it holds {', '.join(sorted(arrays))}")
-    known = torch.unique(parts[0][1])
-    if strange := sorted(set(parts[1][1].tolist()) - set(known.tolist())):
+    known = torch.unique(splits[0][1])
+    if strange := sorted(set(splits[1][1].tolist()) - set(known.tolist())):
         raise DataError(f"{path}: the test labels have {strange[0]}, which train does not have")
-    (train_x, train_y), (test_x, test_y) = parts
+    (train_x, train_y), (test_x, test_y) = splits
     if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
         raise DataError(f"{path}: train_x and test_x hold samples of different kinds")
     return Dataset(

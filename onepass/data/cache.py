@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.files import Array, Part, Report, Undecoded
+from onepass.data.files import Array, Report, Split, Undecoded
 from onepass.errors import DataError, OnepassError, WriteError
 
 FORMAT = 1
@@ -146,7 +146,7 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         raise
 
 
-def _write(folder: Path, name: str, part: Part, report: Report) -> None:
+def _write(folder: Path, name: str, part: Split, report: Report) -> None:
     shape = (len(part.labels), *part.shape)
     path = folder / f"{name}_x.npy"
     with path.open("wb") as file:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.files import Array, Part, Undecoded, copied
+from onepass.data.files import Array, Split, Undecoded, copied
 from onepass.errors import DataError
 
 
@@ -72,7 +72,7 @@ def read(folder: Path, name: str) -> Undecoded:
     return Undecoded(tuple(names), train, test)
 
 
-def _part(folder: Path, files: list[str], labels: str) -> Part:
+def _part(folder: Path, files: list[str], labels: str) -> Split:
     images, targets = [], []
     for file in files:
         entries = _entries(folder / file)

@@ -22,7 +22,7 @@ DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
-class Part(NamedTuple):
+class Split(NamedTuple):
     """The training or test images of some files: their labels, and how to write their pixels into
     an array (n, channels, height, width), reporting how many are done."""
 
@@ -35,8 +35,8 @@ class Undecoded(NamedTuple):
     """Images on disk whose labels are known and whose pixels are not yet decoded."""
 
     class_names: tuple[str, ...]
-    train: Part
-    test: Part
+    train: Split
+    test: Split
 
 
 def fingerprint(path: Path) -> str:
@@ -74,7 +74,7 @@ def decoded(
     read: Callable[[str], bytes],
     *,
     resize: bool = False,
-) -> Part:
+) -> Split:
     """A part whose images are encoded files; all cores decode."""
 
     def fill(array: Array, report: Report) -> None:
@@ -91,10 +91,10 @@ def decoded(
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    return Part(shape, np.asarray(labels, dtype=np.int64), fill)
+    return Split(shape, np.asarray(labels, dtype=np.int64), fill)
 
 
-def copied(images: Array, labels: Array) -> Part:
+def copied(images: Array, labels: Array) -> Split:
     """A part whose pixels are in memory already."""
 
     def fill(array: Array, report: Report) -> None:
@@ -102,7 +102,7 @@ def copied(images: Array, labels: Array) -> Part:
         report(len(images))
 
     channels, height, width = images.shape[1:]
-    return Part((channels, height, width), labels.astype(np.int64), fill)
+    return Split((channels, height, width), labels.astype(np.int64), fill)
 
 
 def decode(

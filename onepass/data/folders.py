@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from onepass.data.files import UNREADABLE, Part, Undecoded, decoded, not_an_image
+from onepass.data.files import UNREADABLE, Split, Undecoded, decoded, not_an_image
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
@@ -66,9 +66,9 @@ def class_names(folder: Path) -> list[str]:
         names.sort(key=int)
     if not names:
         raise DataError(f"{folder} has no folders of classes")
-    seen: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.strip().casefold(), name)
+        other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
             raise DataError(f"{folder} has two classes of one name: {other!r} and {name!r}")
     return names
@@ -105,8 +105,8 @@ def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files,
             raise DataError(f"{Path(files[index[0]]).parent} has one image, which cannot be split")
         count = min(max(1, round(len(index) * fraction)), len(index) - 1)
         held[index[permutation(len(index), rng).numpy()[:count]]] = True
-    parts = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
-    return parts[0], parts[1]
+    splits = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
+    return splits[0], splits[1]
 
 
 def _shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
@@ -124,5 +124,5 @@ def _header(name: str) -> tuple[tuple[int, int], str]:
         raise not_an_image(name, problem) from None
 
 
-def _part(files: Files, shape: tuple[int, int, int], resize: bool) -> Part:
+def _part(files: Files, shape: tuple[int, int, int], resize: bool) -> Split:
     return decoded(*files, shape, lambda name: Path(name).read_bytes(), resize=resize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onepass.data.files import Part, Undecoded, decoded
+from onepass.data.files import Split, Undecoded, decoded
 from onepass.errors import DataError
 
 IMAGE_COLUMNS = ("image", "img")
@@ -27,15 +27,15 @@ def download(repository: str | Path, shape: tuple[int, int, int]) -> Download:
     except ImportError:
         raise DataError("downloading needs the extra hub: pip install 'onepass[hub]'") from None
     try:
-        parts = datasets.load_dataset(str(repository))
+        splits = datasets.load_dataset(str(repository))
     except Exception as problem:  # network, permissions, formats: all of them its own kinds
         raise DataError(f"{repository} could not be downloaded: {problem}") from None
-    test = next((name for name in TEST_SPLITS if name in parts), None)
-    if "train" not in parts or test is None:
-        raise DataError(f"{repository} has the parts {sorted(parts)}, not train and test")
-    names, label_of = _classes(parts["train"], repository)
-    train, held = (_part(parts[name], shape, label_of, repository) for name in ("train", test))
-    fingerprint = f"{repository} {parts['train']._fingerprint} {parts[test]._fingerprint}"
+    test = next((name for name in TEST_SPLITS if name in splits), None)
+    if "train" not in splits or test is None:
+        raise DataError(f"{repository} has the splits {sorted(splits)}, not train and test")
+    names, label_of = _classes(splits["train"], repository)
+    train, held = (_part(splits[name], shape, label_of, repository) for name in ("train", test))
+    fingerprint = f"{repository} {splits['train']._fingerprint} {splits[test]._fingerprint}"
     return Download(Undecoded(names, train, held), fingerprint)
 
 
@@ -57,7 +57,7 @@ def _classes(rows: Any, repository: str | Path) -> tuple[tuple[str, ...], dict[i
 
 def _part(
     rows: Any, shape: tuple[int, int, int], label_of: dict[int, int], repository: str | Path
-) -> Part:
+) -> Split:
     from datasets import Image
 
     image = _column(rows, IMAGE_COLUMNS, repository)

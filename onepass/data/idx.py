@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onepass.data.files import Array, Part, Undecoded, copied
+from onepass.data.files import Array, Split, Undecoded, copied
 from onepass.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
@@ -32,7 +32,7 @@ def read(folder: Path) -> Undecoded:
     return Undecoded(tuple(map(str, range(10))), _part(folder, "train"), _part(folder, "test"))
 
 
-def _part(folder: Path, part: str) -> Part:
+def _part(folder: Path, part: str) -> Split:
     arrays = []
     for kind, dimensions in (("images", 3), ("labels", 1)):
         path = find(folder, part, kind, dimensions)

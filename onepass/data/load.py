@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from onepass.data import arrays, cache, folders, hub
+from onepass.data import arrays as array_files
+from onepass.data import cache, folders, hub
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.digits import digits
@@ -112,10 +113,10 @@ def _published(entry: Entry, root: Path) -> Dataset:
         return _dataset(entry.name, downloaded, entry)
     path, reader = found
     folder = cache.entry(entry.name, str(path.resolve()))
-    parts = cache.cached(
+    arrays = cache.cached(
         folder, fingerprint(path), lambda: _checked(reader.read(path), path, entry)
     )
-    return _dataset(entry.name, parts, entry)
+    return _dataset(entry.name, arrays, entry)
 
 
 def download(entry: Entry) -> Dataset:
@@ -154,31 +155,31 @@ def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dat
     if path.suffix == ".npz":
         if image_size is not None:
             raise InputError("image_size is for folders of images, not for a .npz")
-        return arrays.read(path, test_fraction)
+        return array_files.read(path, test_fraction)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     name = path.resolve().name
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
-    parts = cache.cached(
+    arrays = cache.cached(
         cache.entry(name, identity),
         fingerprint(path),
         lambda: _checked(
             folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
         ),
     )
-    return _dataset(name, parts, None)
+    return _dataset(name, arrays, None)
 
 
-def _dataset(name: str, parts: cache.Arrays, entry: Entry | None) -> Dataset:
+def _dataset(name: str, arrays: cache.Arrays, entry: Entry | None) -> Dataset:
     if entry is not None:
-        _compare(entry, parts)
+        _compare(entry, arrays)
     return Dataset(
         name=name,
-        train_x=torch.from_numpy(parts.train_x),
-        train_y=torch.from_numpy(parts.train_y),
-        test_x=torch.from_numpy(parts.test_x),
-        test_y=torch.from_numpy(parts.test_y),
-        class_names=parts.class_names,
+        train_x=torch.from_numpy(arrays.train_x),
+        train_y=torch.from_numpy(arrays.train_y),
+        test_x=torch.from_numpy(arrays.test_x),
+        test_y=torch.from_numpy(arrays.test_y),
+        class_names=arrays.class_names,
         mean=entry.mean if entry else None,
         std=entry.std if entry else None,
     )
@@ -200,11 +201,11 @@ def _checked(undecoded: Undecoded, path: Path | str, entry: Entry | None) -> Und
     return undecoded
 
 
-def _compare(entry: Entry, parts: cache.Arrays) -> None:
+def _compare(entry: Entry, arrays: cache.Arrays) -> None:
     """Tells of images that are missing."""
     for part, y, official in (
-        ("training", parts.train_y, entry.train),
-        ("test", parts.test_y, entry.test),
+        ("training", arrays.train_y, entry.train),
+        ("test", arrays.test_y, entry.test),
     ):
         counts = Counter(y.tolist())
         if [counts[label] for label in range(len(official))] != list(official):

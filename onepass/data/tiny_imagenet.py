@@ -47,8 +47,8 @@ def read(path: Path) -> Undecoded:
     if not test:
         raise DataError(f"{path}: val_annotations.txt names no images")
     train.sort(key=lambda entry: (entry[1], entry[0]))
-    parts = [decoded([n for n, _ in p], [y for _, y in p], SHAPE, content) for p in (train, test)]
-    return Undecoded(tuple(classes), *parts)
+    splits = [decoded([n for n, _ in p], [y for _, y in p], SHAPE, content) for p in (train, test)]
+    return Undecoded(tuple(classes), *splits)
 
 
 def _class(name: str) -> str:

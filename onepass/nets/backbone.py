@@ -21,11 +21,11 @@ def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Mod
     if isinstance(net, nn.Module):
         return copy.deepcopy(net)
     found = _named(net, shape)
-    seen = found.shape_seen(shape)
+    given = found.shape_given(shape)
     if not found.initialises:
-        return build(lambda: found.make(seen), rng)
+        return build(lambda: found.make(given), rng)
     with forked(rng):
-        return found.make(seen)
+        return found.make(given)
 
 
 def preprocessing(net: str | nn.Module, shape: Shape) -> Preprocess | None:

@@ -28,7 +28,7 @@ class Network:
     preprocess: Preprocess | None
     initialises: bool
 
-    def shape_seen(self, shape: Shape) -> Shape:
+    def shape_given(self, shape: Shape) -> Shape:
         """The shape of a sample after the network's own preprocessing."""
         if self.preprocess is None:
             return shape

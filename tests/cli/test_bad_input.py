@@ -20,8 +20,8 @@ from command import Done, command, contents, names, onepass, process, untouched
 from following import Stopped, stop_after
 from PIL import Image
 
+from onepass import checkpoint
 from onepass.errors import RunError
-from onepass.files import read_checkpoint
 from onepass.job import Job
 from onepass.run import run
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_with_code_is_refused_and_the_code_does_not_run(
     save: Callable[[object, Path], object], broken: Path, tmp_path: Path
 ) -> None:
     path, made = broken / JOB.folder_name / "checkpoint.pt", tmp_path / "made"
-    save({**read_checkpoint(path), "more": Code(made)}, path)
+    save({**checkpoint.read(path), "more": Code(made)}, path)
     assert str(path) in resumed(broken)
     assert not made.exists()
 
@@ -304,7 +304,7 @@ def test_a_checkpoint_with_a_damaged_part_is_refused(
     keys: tuple[str, ...], value: object, broken: Path
 ) -> None:
     path = broken / JOB.folder_name / "checkpoint.pt"
-    content = read_checkpoint(path)
+    content = checkpoint.read(path)
     inner = content
     for key in keys[:-1]:
         inner = inner[key]

@@ -16,7 +16,7 @@ import pytest
 from command import Done, command, events, onepass, same, timeless, untouched
 from following import Stopped, stop_after
 
-from onepass import executors, files
+from onepass import checkpoint, executors
 from onepass.executors import How, processes
 from onepass.job import Job
 from onepass.listeners import Forwarder, Progress
@@ -142,9 +142,9 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     with pytest.raises(Stopped):
         run(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
     saved = tmp_path / jobs[1].folder_name / "checkpoint.pt"
-    content = files.read_checkpoint(saved)
+    content = checkpoint.read(saved)
     content["state"]["model"]["head.weight"] *= float("nan")
-    files.write_checkpoint(saved, content)
+    checkpoint.write(saved, content)
 
     told: list[tuple[int, Progress]] = []
     real = executors.execute_all
@@ -243,7 +243,7 @@ def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
     assert child.wait() == -signal.SIGKILL
     assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
     assert not all(finished(out, jobs[:2]))
-    broken = [files.read_checkpoint(path)["tick"]["step"] for path in saved]
+    broken = [checkpoint.read(path)["tick"]["step"] for path in saved]
     assert min(broken) > 0
 
     whole = [run(job, tmp_path / "whole") for job in jobs[:2]]
@@ -275,7 +275,7 @@ def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     assert done.out == ""
     assert not all(finished(tmp_path, jobs))
     assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
-    assert all(files.read_checkpoint(path)["tick"]["step"] > 0 for path in saved)
+    assert all(checkpoint.read(path)["tick"]["step"] > 0 for path in saved)
 
 
 def test_an_interrupt_from_the_keyboard_while_workers_are_starting_is_one_line(

@@ -8,7 +8,9 @@ from registries import put_back
 
 import onepass
 from onepass import ClassIncremental, Dataset, InputError, Stream, seeds, streams
-from onepass.job import Job, execute
+from onepass.data import load
+from onepass.job import Job
+from onepass.run import run
 from onepass.streams import STREAMS, asked, filled, make, parse, stream
 
 
@@ -178,16 +180,16 @@ def test_filling_in_keeps_what_is_said_and_what_the_stream_takes(backwards):
 
 def test_a_job_runs_on_a_stream_that_takes_neither_tasks_nor_batch(backwards, tmp_path):
     job = Job("finetune", "digits", stream="backwards", device="cpu")
-    result = execute(job, tmp_path, checkpoint=None)
-    assert result["tasks"] == 1
-    assert result["steps"] == 29
+    result = run(job, tmp_path, checkpoint=None)
+    assert result.tasks == 1
+    assert result.steps == 29
 
 
 @pytest.mark.parametrize("given", [{"tasks": 2}, {"batch": 3}, {"class_order": "shuffled"}])
 def test_a_job_that_asks_it_for_them_is_refused_before_data_are_loaded(backwards, given):
     option = next(iter(given)).replace("_", "-")
     with pytest.raises(InputError, match=f"takes no --{option}"):
-        Job("finetune", "no such dataset", stream="backwards", **given).load()
+        Job("finetune", "no such dataset", stream="backwards", **given).load_dataset()
 
 
 def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
@@ -200,8 +202,8 @@ def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
                                        torch.nonzero(dataset.train_y >= 5).flatten()])  # fmt: skip
 
     with pytest.raises(InputError, match=r"'joint' learns all classes as one task.*always has 2"):
-        Job("joint", "digits", stream="halves").load()
-    made, _ = Job("finetune", "digits", stream="halves").load()
+        Job("joint", "digits", stream="halves").load(load("digits"))
+    made, _ = Job("finetune", "digits", stream="halves").load(load("digits"))
     assert len(made.tasks) == 2
 
 

@@ -1,0 +1,44 @@
+"""What the tests of a learner's own parts share: vectors around their label, and learners that have
+learned some of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from registries import put_back
+from torch import Tensor
+
+import onepass
+from onepass import Learner
+from onepass.registry import METHODS, method
+
+TASKS = ([0, 1], [2, 3], [4, 5])
+
+
+def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    y = torch.tensor(labels)
+    return y.view(-1, 1) + torch.randn(len(y), 6, generator=source), y
+
+
+def teach(learner: Learner, labels: list[int], times: int = 3) -> Learner:
+    for seed in range(times):
+        learner.learn(*batch(labels, seed))
+    return learner
+
+
+def made(kind: type[Learner], **settings: object) -> Learner:
+    return kind(**{"device": "cpu", "seed": 1, **settings})
+
+
+def reopened(learner: Learner, folder: Path) -> Learner:
+    learner.save(folder / "learner.pt")
+    return onepass.open(folder / "learner.pt", device="cpu")
+
+
+def register(monkeypatch: pytest.MonkeyPatch, *learners: type[Learner]) -> None:
+    """Known by name while a test runs, for files and jobs: `test-` and the class in small."""
+    put_back(monkeypatch, METHODS)
+    for learner in learners:
+        monkeypatch.setattr(learner, "key", "", raising=False)
+        method(f"test-{learner.__name__.lower()}", paper="none", year=0, boundaries="uses")(learner)
