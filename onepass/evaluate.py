@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from onepass.errors import InputError, TrainingError
 from onepass.learner import Learner
@@ -83,13 +82,13 @@ def walk(
     for index in range(start.step, len(stream)):
         x, y = stream.batch(index)
         if prequential:
-            with clock.scoring():
+            with clock.scoring:
                 hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
             tried += len(y)
         done, task, boundary = index + 1, stream.task_of(index), stream.ends_task(index)
         due = boundary and (at_task_ends or done == len(stream))
         due = due or (every is not None and done % every == 0)
-        with clock.training():
+        with clock.training:
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
             step = learner.learn(x, y)
@@ -101,7 +100,7 @@ def walk(
         if due:
             if not math.isfinite(loss):
                 raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")
-            with clock.scoring():
+            with clock.scoring:
                 correct, total = test.score(learner)
             point = Point(
                 done, task, hits=hits, tried=tried, boundary=boundary,
@@ -117,23 +116,45 @@ class _Clock:
     """What training, scoring and capturing have taken so far."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:
-        self.learner = learner
-        self.taken = {"seconds": before.seconds, "scoring": before.scoring}
-        self.captured = before.capture
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        began, captured = time.perf_counter(), self.learner.trainer.capture_seconds
-        yield
-        capture = self.learner.trainer.capture_seconds - captured
-        self.captured += capture
-        self.taken["seconds"] += time.perf_counter() - began - capture
-
-    @contextmanager
-    def scoring(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.taken["scoring"] += time.perf_counter() - began
+        self.scoring = _Watch(before.scoring)
+        self.training = _TrainingWatch(before, learner)
 
     def read(self) -> dict[str, float]:
-        return {**self.taken, "capture": self.captured}
+        training = self.training
+        return {
+            "seconds": training.taken,
+            "scoring": self.scoring.taken,
+            "capture": training.captured,
+        }
+
+
+class _Watch:
+    """Adds up what is done inside of it. It is made once and entered at every step: looking at the
+    clock must cost little beside a short step."""
+
+    def __init__(self, taken: float) -> None:
+        self.taken = taken
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.taken += time.perf_counter() - self.began
+
+
+class _TrainingWatch(_Watch):
+    """A step is captured while it trains; that time is not training's."""
+
+    def __init__(self, before: Tick, learner: Learner) -> None:
+        super().__init__(before.seconds)
+        self.captured, self.trainer = before.capture, learner.trainer
+
+    def __enter__(self) -> None:
+        self.before = self.trainer.capture_seconds
+        super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        capture = self.trainer.capture_seconds - self.before
+        self.taken -= capture
+        self.captured += capture

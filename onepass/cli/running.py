@@ -186,7 +186,7 @@ def _show(results: list[Result], out: Path) -> None:
         return
     picture = out / "accuracy.png"
     folders = [Path(result.out) for result in results]
-    figures.accuracy(folders, picture)
+    figures.accuracy(folders, picture, kind="both" if len(folders) > 1 else "curves")
     typer.echo(f"picture     {picture}")
 
 

@@ -84,7 +84,7 @@ class Stream:
                 f"{type(self).__name__}.change must keep {x.dtype} {tuple(x.shape)}, but it gave "
                 f"{changed.dtype} {tuple(changed.shape)}"
             )
-        return changed, self.dataset.train_y[self._batches[step]]
+        return changed, self.dataset.train_y.index_select(0, self._batches[step])
 
     def change(self, x: Tensor, step: int) -> Tensor:
         """What the learner is given in place of the samples of this step: as they are, unless a
