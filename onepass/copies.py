@@ -120,14 +120,17 @@ class Average(Copy):
             return super().__call__(views)
         return with_lowered_weights(self.model, views)
 
+    def rate(self) -> Tensor:
+        """How far it moves towards the network at this update."""
+        return (1 / (self.updates + 1)).clamp(min=1 - self.decay)
+
     @torch.no_grad()
     def follow(self) -> None:
         self.updates += 1
-        rate = (1 / (self.updates + 1)).clamp(min=1 - self.decay)
         now, means = self.trainer.model.state_dict(), self.model.state_dict()
         moving = [name for name, mean in means.items() if mean.is_floating_point()]
         away = torch._foreach_sub([now[name] for name in moving], [means[name] for name in moving])
-        torch._foreach_mul_(away, rate)
+        torch._foreach_mul_(away, self.rate())
         torch._foreach_add_([means[name] for name in moving], away)
         for name in means.keys() - set(moving):
             means[name].copy_(now[name])
