@@ -1,4 +1,4 @@
-"""What can go wrong, in the user's words. Everything here is something the user can mend."""
+"""What can go wrong, in the user's words. An `OnepassError` is something that the user can mend."""
 
 from __future__ import annotations
 
