@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -16,6 +18,8 @@ from onepass.version import __version__
 INTERRUPTED = 130
 # typer carries a click of its own under a private name; its usage errors are this one's ancestors.
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
+
+atexit.register(gc.freeze)  # an end without one more search through all of torch for garbage
 
 
 def _version(wanted: bool) -> None:
