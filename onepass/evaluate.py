@@ -80,7 +80,8 @@ def walk(
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried
     for index in range(start.step, len(stream)):
-        x, y = stream.batch(index)
+        with clock.training:
+            x, y = stream.batch(index)
         if prequential:
             with clock.scoring:
                 hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
@@ -92,11 +93,12 @@ def walk(
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
             step = learner.learn(x, y)
+        listener.stepped(learner, step)
+        with clock.training:
             if stream.boundaries and boundary:
                 learner.end_task()
             if due or prequential:
                 loss = float(step.loss)  # waits for the device, so that its time counts here
-        listener.stepped(learner, step)
         if due:
             if not math.isfinite(loss):
                 raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")

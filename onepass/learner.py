@@ -255,11 +255,15 @@ class Learner(Steps, Training, ABC):
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
         with self._turns.change():
-            self.book = ClassBook.from_state(state["book"])
+            before, self.book = self.book, ClassBook.from_state(state["book"])
             if not state["steps"]:
                 return
-            self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
-            self.trainer.load_state_dict(state, classes=len(self.classes), task=self.task)
+            try:
+                self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
+                self.trainer.load_state_dict(state, classes=len(self.classes), task=self.task)
+            except BaseException:
+                self._trainer, self.book = None, before
+                raise
             self.steps, self.finished = state["steps"], state["finished"]
 
     def params_sha256(self) -> str:
@@ -289,7 +293,9 @@ class Learner(Steps, Training, ABC):
         except BaseException:
             self._trainer = None
             raise
-        made.parts = {name: one for name, one in vars(self).items() if isinstance(one, Part)}
+        for name, one in vars(self).items():
+            if isinstance(one, Part) and one not in made.parts.values():
+                made.parts[name] = one
 
     def _admit(self, labels: Tensor) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""

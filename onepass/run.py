@@ -21,14 +21,12 @@ from onepass.job import Job, dataset_identity
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
 from onepass.listeners.base import BEGINNING
-from onepass.listeners.recorder import Recorder
+from onepass.listeners.recorder import Cadence, Recorder
 from onepass.record import Progress, RunFolder, surroundings
 from onepass.result import Result
 from onepass.streams import Stream
 from onepass.supplies import Supplies
 from onepass.version import __version__
-
-CHECKPOINT = 500
 
 
 def run(
@@ -36,7 +34,7 @@ def run(
     out: Path,
     *,
     resume: bool = False,
-    checkpoint: int | None = CHECKPOINT,
+    checkpoint: Cadence = "auto",
     listeners: Sequence[Listener] = (),
     supplies: Supplies | None = None,
 ) -> Result:
@@ -44,8 +42,8 @@ def run(
 
     An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
     one goes on after its last checkpoint, and a missing one starts. `checkpoint` is the number of
-    steps between checkpoints; None keeps no checkpoint at all. `listeners` are told beside the
-    job's probes. `supplies` are what other runs of this process share with it.
+    steps between checkpoints, `auto` for one every ten seconds, None for none at all. `listeners`
+    are told beside the job's probes. `supplies` are what other runs of this process share with it.
     """
     supplies = supplies or Supplies()
     folder = RunFolder(out / job.folder_name)
@@ -74,7 +72,7 @@ def _carry_out(
     learner: Learner,
     folder: RunFolder,
     listeners: Sequence[Listener],
-    checkpoint: int | None,
+    checkpoint: Cadence,
 ) -> Result:
     """From the last checkpoint, if there is one, to the result."""
     _compare_data(folder, stream.dataset)

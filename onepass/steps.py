@@ -113,7 +113,7 @@ class Steps:
         self, logits: Tensor, batch: Samples, show: Callable[[], Tensor] = not_shown
     ) -> Output:
         """Logits of views of a batch, with the batch's rows and weights for each view."""
-        times = len(logits) // len(batch.y)
+        times = self.views.copies
         if times == 1:
             return Output(logits, batch.y, batch.weight, show)
         return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)

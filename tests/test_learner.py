@@ -182,6 +182,19 @@ def test_after_a_later_step_that_fails_it_goes_on(where):
     assert bool(torch.isfinite(learner.scores(x)).all())
 
 
+@pytest.mark.parametrize("name", ["model", "optimizer", "parts", "generators"])
+def test_a_state_that_cannot_be_loaded_leaves_a_learner_as_new(name):
+    state = teach(made(ER, memory=5), [0, 1]).state_dict()
+    tried, fresh = made(ER, memory=5), made(ER, memory=5)
+    del state[name]
+    with pytest.raises(KeyError):
+        tried.load_state_dict(state)
+    assert (tried.prepared, tried.steps, tried.classes) == (False, 0, [])
+    for learner in (tried, fresh):
+        teach(learner, [3, 4])
+    assert tried.state_sha256() == fresh.state_sha256()
+
+
 def test_a_setting_is_in_use_as_soon_as_the_learner_is_prepared():
     learner = made(ER, memory=5)
     learner.lr = 0.25

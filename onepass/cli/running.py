@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +19,10 @@ from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job
 from onepass.learner import Learner
+from onepass.listeners.recorder import Cadence
 from onepass.result import Result
+
+PENCILS_AFTER = 2.0  # seconds
 
 
 @app.command(
@@ -82,7 +89,10 @@ def run(
         bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
     ] = How.resume,
     checkpoint: Annotated[
-        str, typer.Option(metavar="N|none", help="Steps between checkpoints, or none.")
+        str,
+        typer.Option(
+            metavar="N|auto|none", help="Steps between checkpoints; auto: ten seconds; or none."
+        ),
     ] = str(How.checkpoint),
     jobs_at_once: Annotated[
         str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
@@ -141,9 +151,30 @@ def run(
     _check_list(jobs)
     how = How(out, resume, _checkpoint_steps(checkpoint))
     at_once = 1 if jobs_at_once == "1" else executors.fitting(_at_once(jobs_at_once), jobs)
-    results = _execute_all(jobs, how, at_once, as_json)
-    if not as_json:
+    if as_json:
+        _execute_all(jobs, how, at_once, as_json)
+    else:
+        with _pencils_sharpened():
+            results = _execute_all(jobs, how, at_once, as_json)
         _show(results, out)
+
+
+@contextmanager
+def _pencils_sharpened() -> Iterator[None]:
+    """What draws the picture is imported beside runs that take longer than that."""
+
+    def load() -> None:
+        with suppress(ImportError):  # told when the picture is due
+            import_module("onepass.report.figures")
+            import_module("matplotlib.backends.backend_agg")
+
+    timer = threading.Timer(PENCILS_AFTER, load)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _every(methods: list[str]) -> list[str]:
@@ -210,9 +241,13 @@ def _at_once(text: str) -> int | None:
     return int(text)
 
 
-def _checkpoint_steps(text: str) -> int | None:
+def _checkpoint_steps(text: str) -> Cadence:
     if text == "none":
         return None
+    if text == "auto":
+        return "auto"
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--checkpoint takes a number of steps, at least 1, or none, not {text!r}")
+        raise InputError(
+            f"--checkpoint takes a number of steps, at least 1, auto or none, not {text!r}"
+        )
     return int(text)

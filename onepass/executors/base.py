@@ -12,8 +12,9 @@ from onepass.errors import OnepassError, RunError
 from onepass.job import Job
 from onepass.listeners import Listener
 from onepass.listeners.progress import Progress
+from onepass.listeners.recorder import Cadence
 from onepass.result import Result
-from onepass.run import CHECKPOINT, run
+from onepass.run import run
 from onepass.supplies import Supplies
 
 MENDABLE = (OnepassError, OSError)  # by the user
@@ -27,7 +28,7 @@ class How:
 
     out: Path
     resume: bool = False
-    checkpoint: int | None = CHECKPOINT
+    checkpoint: Cadence = "auto"
 
     def is_finished(self, job: Job) -> bool:
         return self.resume and (self.out / job.folder_name / "result.json").exists()

@@ -69,7 +69,9 @@ class Store(Part, ABC):
     def rng(self) -> torch.Generator:
         """What every draw is made from; refused while a batch is being let in."""
         if self._closed:
-            raise RuntimeError("a step draws before `keep`, or after `descend`, not in between")
+            raise RuntimeError(
+                "a step draws before `keep`, or after `descend`, not in between; and it keeps once"
+            )
         return self._rng
 
     @abstractmethod

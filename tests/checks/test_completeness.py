@@ -110,6 +110,13 @@ def test_the_contract_has_at_least_twenty_checks_with_a_sentence_each():
     assert all(check.__doc__ for check in CHECKS.values())
 
 
+def test_every_module_of_checks_has_a_file_of_learners_that_break_them():
+    """Each of those asserts that none of its module's checks is left out."""
+    files = (ROOT / "tests" / "checks").glob("test_*_bites.py")
+    broken = {f"onepass.checks.{file.stem.removeprefix('test_')[:-6]}" for file in files}
+    assert broken == {check.__module__ for check in CHECKS.values()}
+
+
 def test_only_these_need_a_gpu():
     assert set(NEEDS_GPU) == {
         "devices_agree",

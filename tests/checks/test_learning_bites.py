@@ -88,11 +88,11 @@ class ReportsWhatItDoesNotTrain(ER):
         return Step(done.loss * (1.1 if self.precision == "bf16" else 1), {}, done.outputs)
 
 
-@breaks("vectors_are_learned_like_images")
+@breaks("vectors_are_learned_like_images", "only images")
 class NeedsImages(ER):
     def build(self, shape, dtype):
         super().build(shape, dtype)
-        assert len(shape) == 3
+        assert len(shape) == 3, "only images"
 
 
 @breaks("every_parameter_gets_a_gradient")
