@@ -159,14 +159,14 @@ def test_any_time_accuracy_is_the_mean_over_equally_spaced_points(folder: Path) 
 def test_seconds_are_those_of_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores, pauses = package.ER.scores, []
+    predict, pauses = package.ER.predict, []
 
     def slow(learner: package.ER, x: torch.Tensor) -> torch.Tensor:
         time.sleep(0.1)
         pauses.append(0.1)
-        return scores(learner, x)
+        return predict(learner, x)
 
-    monkeypatch.setattr(package.ER, "scores", slow)
+    monkeypatch.setattr(package.ER, "predict", slow)
     result = run(Job("er", "synthetic", batch=60, every=1, prequential=True), tmp_path)
     assert len(pauses) >= 15
     assert result.seconds < sum(pauses) / 2
