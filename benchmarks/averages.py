@@ -35,6 +35,7 @@ from onepass.record import surroundings
 from onepass.supplies import Supplies
 
 DECAYS = (0.98, 0.99, 0.995, 0.998, 0.999)
+TRIED_FURTHER = (0.99, 0.995, 0.998)  # restarted, and half-way to the student
 GROWING = (4, 16, 64)
 
 
@@ -61,6 +62,7 @@ def with_averages(kind: type) -> type:
             self.averages: dict[str, Average] = {}
             for decay in DECAYS:
                 self.averages[str(decay)] = Average(self.trainer, decay)
+            for decay in TRIED_FURTHER:
                 self.averages[f"since task {decay}"] = SinceTask(self.trainer, decay)
             for grow in GROWING:
                 self.averages[f"growing {grow}"] = Growing(self.trainer, grow)
@@ -103,7 +105,7 @@ class Scores(Listener):
         found = {"student": accuracy(learner.evaluator)}
         for name, average in learner.averages.items():
             found[name] = accuracy(average.model)
-            if name in map(str, DECAYS):
+            if name in map(str, TRIED_FURTHER):
                 found[f"half {name}"] = accuracy(between(learner.model, average.model))
         self.points.append({"step": point.step, "task": point.task, "accuracy": found})
 
