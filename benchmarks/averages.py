@@ -7,7 +7,7 @@ held-out tenth of the training data. Prints one JSON object: for each kind of av
 accuracy, the mean over all points (any-time), and the accuracy at every point.
 
     student        the network itself
-    0.99           an exponential average with this decay (bias-free: it begins as a plain mean)
+    0.99           an exponential average with this decay, which begins as a plain mean
     growing 16     the rate is 17 / (t + 16): the horizon grows with the stream
     since task 0.99   as 0.99, but the rate begins anew at every boundary: max(0.01, 1 / (s + 1))
                    with s the steps since then
@@ -126,11 +126,11 @@ def main() -> None:
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
     supplies = Supplies()
-    stream, plain = job.load(supplies.dataset(job))
+    stream, plain = job.make(supplies.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     scores = Scores(stream.dataset)
     with computing(job.threads, job.deterministic):
-        for _ in evaluate(learner, stream, every=job.cadence(stream), listeners=[scores]):
+        for _ in evaluate(learner, stream, every=job.score_every(stream), listeners=[scores]):
             pass
     names = scores.points[0]["accuracy"]
     summary = {

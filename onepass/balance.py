@@ -6,7 +6,7 @@ samples trained within task t (stream and replay),
     S+(t, c) = sum_k p_k^c 1[y_k != c]            pushes the logit down
     S-(t, c) = sum_k (p_k^c - 1) 1[y_k = c]       pushes it up
 
-    PN(t, c)  = S+(t, c) / S-(t, c)                              eq. (5), per class
+    PN(t, c)  = S+(t, c) / S-(t, c)             eq. (5) for one class, as eq. (13) uses it
     A-PN(c)   = sum_r S+(r, c) / sum_r S-(r, c)                  eq. (6)
     PN(t, t') = sum_{c in L(t')} S+(t, c) / sum_{c in L(t')} S-(t, c)    eq. (5), per task
 
@@ -83,19 +83,21 @@ class Balance(Part):
         self.samples.zero_()
         self.updates.zero_()
 
-    def grow(self, capacity: int) -> None:
-        self.sums = F.pad(self.sums, (0, capacity - self.sums.shape[2]))
+    def grow(self, rows: int) -> None:
+        self.sums = F.pad(self.sums, (0, rows - self.sums.shape[2]))
 
     def p(self) -> Tensor:
-        """P(t, c): the mean positive gradient over the samples of this task, eq. (3)."""
+        """P(t, c), eq. (3): the mean positive gradient over all samples of this task, stream and
+        replay; the paper's n^t is read as n^{t,r}."""
         return self.task_positive / self.samples
 
     def n(self) -> Tensor:
-        """N(t, c): the mean negative gradient over the samples of this task, eq. (3)."""
+        """N(t, c), eq. (3): the mean negative gradient, likewise."""
         return self.task_negative / self.samples
 
     def pn(self) -> Tensor:
-        """PN(t, c): not a number where a class has had no gradient in this task."""
+        """PN(t, c): not a number where a class has had no gradient in this task, minus infinity
+        where it has had no negative one."""
         return self.task_positive / self.task_negative
 
     def a_pn(self) -> Tensor:

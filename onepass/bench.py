@@ -91,12 +91,12 @@ def measure(case: Case) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    passes = learner.cost(case.batch)
+    images = learner.cost(case.batch)
     speed = Speed(
         steps_per_second=rate,
-        images_per_second=rate * (passes.trained + passes.scored),
-        trained_images=passes.trained,
-        scored_images=passes.scored,
+        images_per_second=rate * (images.trained + images.scored),
+        trained_images=images.trained,
+        scored_images=images.scored,
         bare_steps_per_second=bare_rate,
         fraction_of_bare=rate / bare_rate,
         peak_megabytes=peak / 2**20,
@@ -139,17 +139,17 @@ def _blank(store: Store) -> dict[str, Tensor]:
 
 
 def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
-    passes, where = learner.cost(case.batch), learner.where
-    if not passes.trained:
+    images, where = learner.cost(case.batch), learner.where
+    if not images.trained:
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
     model, evaluator = learner.model, learner.evaluator
     optimizer = optimise.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
-    inputs = torch.rand(passes.trained, *case.shape, generator=rng, device=where)
-    scored = torch.rand(passes.scored, *case.shape, generator=rng, device=where)
-    rows = torch.zeros(passes.trained, dtype=torch.int64, device=where)
+    inputs = torch.rand(images.trained, *case.shape, generator=rng, device=where)
+    scored = torch.rand(images.scored, *case.shape, generator=rng, device=where)
+    rows = torch.zeros(images.trained, dtype=torch.int64, device=where)
 
     def step(x: Tensor, y: Tensor) -> Step:
         if len(scored):

@@ -81,9 +81,11 @@ def restored(
     content: dict[str, Any], path: str, *, device: str = "auto", net: nn.Module | None = None
 ) -> Learner:
     """The learner in the content of a checkpoint; `path` names it in errors."""
-    devices.resolve(device)
+    where = devices.resolve(device)
     try:
         settings: dict[str, Any] = {**content["settings"], "device": device}
+        if settings["engine"] == "graph" and where.type != "cuda":
+            settings["engine"] = "auto"  # made on a GPU, opened where there is none
         info = registry.get(content["method"])
         if net is not None:
             settings["net"] = net

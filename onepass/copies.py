@@ -7,12 +7,13 @@ no optimiser moves them. Images that they are shown count in the cost of a step.
 from __future__ import annotations
 
 import copy
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from onepass.nets import Classifier, with_lowered_weights
+from onepass.nets import Classifier, Head, with_lowered_weights
 from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
@@ -33,20 +34,15 @@ class Copy(Part):
         logits: Tensor = self.model(views)
         return logits
 
-    @torch.no_grad()
-    def features(self, views: Tensor) -> Tensor:
-        """(n, features), in the dtype of the network's arithmetic."""
-        return self.model.features(views)
-
     @property
     def bytes(self) -> int:
         """Of its weights and statistics."""
-        return sum(one.numel() * one.element_size() for one in self.model.state_dict().values())
+        return sum(one.numel() * one.element_size() for one in _values(self.model).values())
 
-    def grow(self, capacity: int) -> None:
+    def grow(self, rows: int) -> None:
         """New rows are born with the values that they have in the network."""
-        head, rows = self.trainer.model.head, self.model.head.capacity
-        self.model.head.extend(head.weight[rows:].detach(), head.bias[rows:].detach())
+        head, held = self.trainer.model.head, self.model.head.capacity
+        self.model.head.extend(head.weight[held:].detach(), head.bias[held:].detach())
 
     def state_dict(self) -> dict[str, Any]:
         weights = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -65,8 +61,8 @@ class Previous(Copy):
     at_boundaries
         Whether it is taken at the end of each task; if not, when the method calls `take`.
 
-    `known` is a mask (C) of the classes that it knew then; nobody, before it was first taken. Under
-    bf16 it is kept in bf16: its weights are cast when it is taken, not at each use.
+    `known` is a mask (C) of the classes that it knew then, all false before it is first taken.
+    Under bf16 it is kept in bf16: its weights are cast when it is taken, not at each use.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("known",)
@@ -83,8 +79,8 @@ class Previous(Copy):
     @torch.no_grad()
     def take(self) -> None:
         """From now on it is the network as it is now; in place, as a captured step needs it."""
-        now = self.trainer.model.state_dict()
-        for name, kept in self.model.state_dict().items():
+        now = _values(self.trainer.model)
+        for name, kept in _values(self.model).items():
             kept.copy_(now[name])
         self.known.copy_(self.trainer.seen)
 
@@ -92,9 +88,9 @@ class Previous(Copy):
         if self.at_boundaries:
             self.take()
 
-    def grow(self, capacity: int) -> None:
-        super().grow(capacity)
-        self.known = pad_rows(self.known, capacity - len(self.known))
+    def grow(self, rows: int) -> None:
+        super().grow(rows)
+        self.known = pad_rows(self.known, rows - len(self.known))
 
 
 class Average(Copy):
@@ -102,7 +98,8 @@ class Average(Copy):
 
         mean_t = mean_{t-1} + max(1 - decay, 1 / (t + 1)) (network_t - mean_{t-1})
 
-    so that it begins as the plain mean of the first networks and owes nothing to the initial one.
+    so that it begins as the plain mean of all networks so far, the initial one included, instead of
+    staying near that one.
     BatchNorm's statistics are averaged as weights are; whole numbers are those of the network.
     """
 
@@ -127,10 +124,17 @@ class Average(Copy):
     @torch.no_grad()
     def follow(self) -> None:
         self.updates += 1
-        now, means = self.trainer.model.state_dict(), self.model.state_dict()
+        now, means = _values(self.trainer.model), _values(self.model)
         moving = [name for name, mean in means.items() if mean.is_floating_point()]
         away = torch._foreach_sub([now[name] for name in moving], [means[name] for name in moving])
         torch._foreach_mul_(away, self.rate())
         torch._foreach_add_([means[name] for name in moving], away)
         for name in means.keys() - set(moving):
             means[name].copy_(now[name])
+
+
+def _values(model: Classifier) -> dict[str, Tensor]:
+    """Weights and statistics by name, each once, however many layers share it; without what the
+    head remembers for training."""
+    own = dict(chain(model.named_parameters(), model.named_buffers()))
+    return {name: value for name, value in own.items() if name not in Head.for_training}

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from onepass.errors import InputError, TrainingError
 from onepass.learner import Learner
 from onepass.listeners import Audience, Listener, Run
-from onepass.listeners.base import BEGINNING
-from onepass.scoring import Point, TestSet, Tick
+from onepass.scoring import BEGINNING, Point, TestSet, Tick
 from onepass.streams import Stream
 
 NOBODY = Listener()
@@ -118,8 +117,8 @@ class _Clock:
     """What training, scoring and capturing have taken so far."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:
-        self.scoring = _Watch(before.scoring)
-        self.training = _TrainingWatch(before, learner)
+        self.scoring = _Stopwatch(before.scoring)
+        self.training = _TrainingStopwatch(before, learner)
 
     def read(self) -> dict[str, float]:
         training = self.training
@@ -130,7 +129,7 @@ class _Clock:
         }
 
 
-class _Watch:
+class _Stopwatch:
     """Adds up what is done inside of it. It is made once and entered at every step: looking at the
     clock must cost little beside a short step."""
 
@@ -144,7 +143,7 @@ class _Watch:
         self.taken += time.perf_counter() - self.began
 
 
-class _TrainingWatch(_Watch):
+class _TrainingStopwatch(_Stopwatch):
     """A step is captured while it trains; that time is not training's."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:

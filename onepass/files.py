@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -18,7 +19,8 @@ from onepass.errors import WriteError
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes beside the target, flushes to the disk, then renames: a kill at any moment or a full
     disk leaves the file that was there before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    writer = f"{os.getpid()}.{threading.get_ident()}"
+    partial = path.with_name(f".{path.name}.{writer}.partial")
     try:
         with partial.open("wb") as file:
             write(file)

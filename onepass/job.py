@@ -18,8 +18,8 @@ from onepass.streams import Stream
 PRESETS = ("paper", "official", "tuned")
 POINTS_PER_RUN = 20
 # Not part of a variant: they stand beside it, or say how a run is watched and not what it is.
-BESIDE = (
-    *("method", "dataset", "memory", "seed", "preset", "settings", "device", "data_root", "probes"),
+BESIDE = frozenset(
+    ["method", "dataset", "memory", "seed", "preset", "settings", "device", "data_root", "probes"]
 )
 
 
@@ -89,7 +89,7 @@ class Job:
                 chosen.append(f"{one.name}={value}")
         return " ".join(chosen)
 
-    def cadence(self, stream: Stream) -> int | None:
+    def score_every(self, stream: Stream) -> int | None:
         """After how many steps the learner is scored; None: only at the end, since it has to train
         for it."""
         if self.every is None and registry.get(self.method).learner.trains_to_score:
@@ -108,7 +108,7 @@ class Job:
             test_fraction=self.test_fraction,
         )
 
-    def load(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
+    def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
         """The stream over a dataset that was loaded, and the learner, not yet prepared."""
         info = registry.get(self.method)
         asked = self.asked_of_stream()

@@ -1,4 +1,4 @@
-"""The contract that every method keeps: learn, predict, scores, snapshot, new_task, save.
+"""The contract that every method keeps: learn, predict, scores, snapshot, new_task, end_task, save.
 
 Two layers. `learn` is the front door on the host: it checks the batch, maps labels to rows of the
 head, sees task boundaries and grows the head. `step`, which each method writes, runs on the device
@@ -32,7 +32,8 @@ DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 @dataclass(kw_only=True, eq=False)
 class Learner(Steps, Training, ABC):
-    """The constructor is the configuration: it is stored as given and never changed.
+    """The constructor is the configuration: stored as given, NumPy's numbers as Python's, and never
+    changed.
 
     Parameters
     ----------
@@ -56,6 +57,10 @@ class Learner(Steps, Training, ABC):
     gap
         When `new_task` is never called, unseen classes that arrive after this many batches without
         any mark a boundary.
+    seed
+        Of initialisation, draws and augmentation, each by a generator of its own.
+    device
+        `auto` (a GPU where there is one), `cpu` or `cuda`.
     engine
         `auto` (a CUDA graph on a GPU), `eager` or `graph`.
     precision
@@ -64,15 +69,15 @@ class Learner(Steps, Training, ABC):
 
     gap: int = 10
 
-    presets: ClassVar[dict[str, Preset]] = {}
-    exempt: ClassVar[dict[str, str]] = {}
-    quick: ClassVar[dict[str, Any]] = {}
-    capturable: ClassVar[bool] = True
-    trains_to_score: ClassVar[bool] = False
+    presets: ClassVar[dict[str, Preset]] = {}  # other settings by name, each with its source
+    exempt: ClassVar[dict[str, str]] = {}  # checks that cannot apply, with the reason
+    quick: ClassVar[dict[str, Any]] = {}  # settings under which a test takes seconds
+    capturable: ClassVar[bool] = True  # whether a step can be a CUDA graph
+    trains_to_score: ClassVar[bool] = False  # then it is scored at the end only, unless asked
 
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
-    finished: bool = field(init=False, repr=False, default=False)
+    task_ended: bool = field(init=False, repr=False, default=False)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
     _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(
@@ -120,13 +125,12 @@ class Learner(Steps, Training, ABC):
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
+            before = self.book.state_dict()
             try:
                 rows = self._admit(labels)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
             except BaseException:
-                self._scorer = None  # classes may have come before it failed
-                if not self.steps:  # nothing was learned: as if nothing had been tried
-                    self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
+                self._withdraw(before)
                 raise
             self.steps += 1
         return step
@@ -203,7 +207,7 @@ class Learner(Steps, Training, ABC):
     @property
     def views_per_sample(self) -> int:
         """How often a step trains each sample: twice if it is mirrored, which vectors are not."""
-        return self.views.copies if self.prepared else 1 + self.mirror
+        return self.views.per_sample if self.prepared else 1 + self.mirror
 
     # ---- configuration
 
@@ -248,7 +252,7 @@ class Learner(Steps, Training, ABC):
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
                 return own
-            return {**own, "finished": self.finished, **self.trainer.state_dict()}
+            return {**own, "finished": self.task_ended, **self.trainer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the saved learner was; this one must have learned nothing yet."""
@@ -260,11 +264,13 @@ class Learner(Steps, Training, ABC):
                 return
             try:
                 self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
-                self.trainer.load_state_dict(state, classes=len(self.classes), task=self.task)
+                self.trainer.load_state_dict(
+                    state, classes=len(self.classes), task=self.task, steps=state["steps"]
+                )
+                self.steps, self.task_ended = state["steps"], state["finished"]
             except BaseException:
-                self._trainer, self.book = None, before
+                self._trainer, self.book, self.steps = None, before, 0
                 raise
-            self.steps, self.finished = state["steps"], state["finished"]
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
@@ -312,20 +318,36 @@ class Learner(Steps, Training, ABC):
             return rows
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
+    def _withdraw(self, before: dict[str, Any]) -> None:
+        """A step has failed: its classes are as unknown as they were. (A boundary that was inferred
+        before it stays: what a method does at a task's end cannot be undone.)"""
+        self._scorer = None
+        if not self.steps:  # nothing was learned: as if nothing had been tried
+            self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
+            return
+        known, came = len(before["labels"]), len(self.book.labels)
+        kept = {"task": self.task} if self.task > before["task"] else {}
+        self.book = ClassBook.from_state({**before, **kept})
+        if came > known:
+            self.trainer.withdraw_rows(known, came)
+
     def _end_task(self) -> None:
-        if self.book.batches and not self.finished:
-            self.finished = True
-            self.on_task_end()
+        if self.book.batches and not self.task_ended:
+            try:
+                self.on_task_end()
+            finally:
+                self.trainer.aside.forget()
+            self.task_ended = True
 
     def _begin_task(self) -> None:
-        self.finished = False
+        self.task_ended = False
         self.trainer.new_task()
 
     def _predictor(self) -> Predictor:
         """What predicts now; a scorer is made once for each state of the learner."""
         if not self.steps:
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
-        now = (self.steps, self.task, self.finished)
+        now = (self.steps, self.task, self.task_ended)
         if self._scorer is None or self._scorer[0] != now:
             self._scorer = now, self.scorer()
         trainer = self.trainer

@@ -1,4 +1,4 @@
-"""Pure functions of logits that two or more methods share."""
+"""Losses: pure functions of logits, or of unit features."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ def supervised_contrastive(
     # z_i z_a / t for all pairs; -inf takes a pair out of the softmax           (n, n)
     similarity = (z @ z.T / temperature).masked_fill(~others, -torch.inf)
     positives = others & (y.unsqueeze(1) == y)
-    # the logarithm of each share, only at positives                            (n, n)
-    log_share = similarity.log_softmax(dim=1).masked_fill(~positives, 0)
+    log_prob = similarity.log_softmax(dim=1).masked_fill(~positives, 0)  # at positives only  (n, n)
     count = positives.sum(dim=1)
-    per_anchor = -log_share.sum(dim=1) / count.clamp(min=1)
+    per_anchor = -log_prob.sum(dim=1) / count.clamp(min=1)
     return mean(per_anchor, (weight if anchors is None else weight * anchors) * (count > 0))

@@ -72,7 +72,7 @@ class Part:
         """What is declared to be kept: the samples of a full memory, the weights of a copy."""
         return 0
 
-    def grow(self, capacity: int) -> None:
+    def grow(self, rows: int) -> None:
         """The head now has this many rows."""
 
     def classes_are(self, seen: Tensor, new: Tensor) -> None:

@@ -34,7 +34,7 @@ EVENTS = "events"
 
 
 @dataclass(frozen=True)
-class Progress:
+class SoFar:
     """How far a run had come: its last tick, the lines of its .jsonl files, the states of its
     listeners, and those that were dropped, with the reason; all but the tick by their keys."""
 
@@ -67,8 +67,9 @@ class RunFolder:
                 raise RunError(f"{self.path} is being run by another process") from None
             yield
 
-    def exists(self) -> bool:
-        return self.path.exists()
+    def refuse_existing(self) -> None:
+        if self.path.exists():
+            raise RunError(f"{self.path} exists; --resume goes on with it, --out puts it elsewhere")
 
     def make(self) -> None:
         """Makes the folder; one that holds something else than a run is refused."""
@@ -125,12 +126,12 @@ class RunFolder:
         else:
             path.unlink(missing_ok=True)
 
-    def save_checkpoint(self, payload: dict[str, Any], progress: Progress) -> None:
+    def save_checkpoint(self, payload: dict[str, Any], progress: SoFar) -> None:
         """`payload` is the learner's; the file serves `onepass.open` as well."""
         content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
         checkpoint.write(self.checkpoint_file, content)
 
-    def load_checkpoint(self) -> tuple[dict[str, Any], Progress] | None:
+    def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
         """The content of the last whole checkpoint, and how far the run had come by then."""
         if not self.checkpoint_file.exists():
             return None
@@ -145,7 +146,7 @@ class RunFolder:
             states, dropped = dict(content["states"]), dict(content["dropped"])
         except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
-        return content, Progress(tick, lines, states, dropped)
+        return content, SoFar(tick, lines, states, dropped)
 
     def remove_partials(self) -> None:
         """Removes what a kill left half-written."""

@@ -20,7 +20,8 @@ L = TypeVar("L", bound="Learner")
 class MethodInfo:
     """A method's facts.
 
-    `boundaries`: whether it ignores task boundaries or uses them, told or inferred. `one_task`: it
+    `key` is its name, `paper` and `year` say where it comes from (year 0: no paper). `boundaries`:
+    whether it ignores task boundaries or uses them, told or inferred. `one_task`: it
     is meant for all classes at once, as a reference, and is not online.
     """
 

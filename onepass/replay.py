@@ -1,4 +1,4 @@
-"""What the methods share that keep samples, and that train on draws from them beside the stream."""
+"""What methods with a memory share, and those that also train on draws from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WithMemory(Learner):
         self.require("memory", self.memory >= self.least_memory, enough)
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = self.make_store(shape, dtype, self.rng["draws"])
+        self.store = self.make_store(shape, dtype, self.rngs["draws"])
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         """The memory; a method with one of its own makes it here."""

@@ -87,7 +87,7 @@ class Result:
     ) -> Self:
         """The result of a run that has come to its end."""
         ends = {point.task: point.correct for point in points if point.boundary}
-        last, cadence = points[-1], job.cadence(stream)
+        last, cadence = points[-1], job.score_every(stream)
         correct = [ends.get(task) for task in range(len(stream.tasks))]
         a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
         spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,13 +21,16 @@ from onepass.evaluate import walk
 from onepass.job import Job, dataset_identity
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
-from onepass.listeners.base import BEGINNING
-from onepass.listeners.recorder import Cadence, Recorder
-from onepass.record import Progress, RunFolder, surroundings
+from onepass.listeners.audience import check_keys
+from onepass.listeners.recorder import CheckpointEvery, Recorder
+from onepass.record import RunFolder, SoFar, surroundings
 from onepass.result import Result
+from onepass.scoring import BEGINNING
 from onepass.streams import Stream
 from onepass.supplies import Supplies
 from onepass.version import __version__
+
+log = logging.getLogger("onepass")
 
 
 def run(
@@ -34,7 +38,7 @@ def run(
     out: Path,
     *,
     resume: bool = False,
-    checkpoint: Cadence = "auto",
+    checkpoint: CheckpointEvery = "auto",
     listeners: Sequence[Listener] = (),
     supplies: Supplies | None = None,
 ) -> Result:
@@ -47,8 +51,8 @@ def run(
     """
     supplies = supplies or Supplies()
     folder = RunFolder(out / job.folder_name)
-    if folder.exists() and not resume:
-        raise RunError(f"{folder.path} exists; --resume goes on with it, --out puts it elsewhere")
+    if not resume:
+        folder.refuse_existing()
     found = folder.description()
     if found is not None:
         _compare_job(folder, found, job)
@@ -56,10 +60,13 @@ def run(
     if finished is not None:
         if is_path(job.dataset) and Path(job.dataset).exists():  # others cannot have changed
             _compare_data(folder, supplies.dataset(job))
+        if missing := set(job.probes) - set((found or {}).get("probes", [])):
+            log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
         return finished
     if found is not None:
         _compare_probes(folder, found, job)
     observers = [*probes.made(job.probes), *listeners]
+    check_keys(observers)
     stream, learner = supplies.take(job)
     folder.make()
     with folder.locked(), computing(job.threads, job.deterministic):
@@ -72,19 +79,19 @@ def _carry_out(
     learner: Learner,
     folder: RunFolder,
     listeners: Sequence[Listener],
-    checkpoint: Cadence,
+    checkpoint: CheckpointEvery,
 ) -> Result:
     """From the last checkpoint, if there is one, to the result."""
     _compare_data(folder, stream.dataset)
     learner, before = _restore(folder, job, learner)
     if before is None:
         folder.describe(_describe(job, stream, learner))
-        before = Progress(BEGINNING)
+        before = SoFar(BEGINNING)
     recorder = Recorder(folder, listeners, before, checkpoint)
     audience = recorder.audience
     audience.load_state_dict(before.states)
     audience.started(Run(learner, stream, before.tick, job, folder.path))
-    every, prequential = job.cadence(stream), job.prequential
+    every, prequential = job.score_every(stream), job.prequential
     for tick in walk(
         learner, stream, every=every, prequential=prequential, start=before.tick, listener=audience
     ):
@@ -121,7 +128,7 @@ def _compare_data(folder: RunFolder, dataset: Dataset) -> None:
         raise RunError(f"{folder.path} was begun on other data than {dataset.name!r} is now")
 
 
-def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Progress | None]:
+def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, SoFar | None]:
     saved = folder.load_checkpoint() if folder.description() is not None else None
     if saved is None:
         return learner, None

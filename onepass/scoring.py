@@ -16,8 +16,9 @@ from onepass.streams import Stream
 
 @dataclass(frozen=True)
 class Tick:
-    """After one batch: how many were learned, in which task, how long training took so far, and,
-    with prequential scoring, how many samples were predicted rightly before they were learned.
+    """After one batch: how many batches have been learned, in which task, how long training took so
+    far, and, with prequential scoring, how many samples were predicted rightly before they were
+    learned.
 
     Training is timed apart from scoring and from the capture of steps.
     """
@@ -29,6 +30,9 @@ class Tick:
     tried: int = 0
     scoring: float = 0.0
     capture: float = 0.0
+
+
+BEGINNING = Tick(step=0, task=0, seconds=0.0)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the step of a method is written with: the whole vocabulary, in the order of use.
+"""What the step of a method is written with, in the order of use.
 
 stream = self.as_samples(x, y)                            # (b)
 replay = self.store.draw(self.replay, fallback=stream)    # (r)
@@ -56,9 +56,10 @@ class Steps:
         return self.trainer.views
 
     @property
-    def rng(self) -> Generators:
-        """Generators by purpose: `draws` and `augmentation` on the device, `initialisation`."""
-        return self.trainer.rng
+    def rngs(self) -> Generators:
+        """Generators by purpose: `draws` and `augmentation` on the device, `initialisation` on the
+        host."""
+        return self.trainer.rngs
 
     @property
     def where(self) -> torch.device:
@@ -92,6 +93,7 @@ class Steps:
         views, logits = self.model.view_forward(x, self.views)
         sizes = [len(batch.y) for batch in batches]
         pieces = self.views.cut(logits, sizes)
+        # views are cut only if somebody asks for them: mirrored ones would have to be copied
         return [
             self.output(pieces[place], batch, partial(self._piece, views, sizes, place))
             for place, batch in enumerate(batches)
@@ -113,7 +115,7 @@ class Steps:
         self, logits: Tensor, batch: Samples, show: Callable[[], Tensor] = not_shown
     ) -> Output:
         """Logits of views of a batch, with the batch's rows and weights for each view."""
-        times = self.views.copies
+        times = self.views.per_sample
         if times == 1:
             return Output(logits, batch.y, batch.weight, show)
         return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)

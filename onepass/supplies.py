@@ -40,6 +40,6 @@ class Supplies:
 
     def _made(self, job: Job) -> tuple[Stream, Learner]:
         with computing(job.threads, job.deterministic):
-            stream, learner = job.load(self.dataset(job))
+            stream, learner = job.make(self.dataset(job))
             make_ready(learner, stream)
         return stream, learner

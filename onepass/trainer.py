@@ -17,6 +17,7 @@ from onepass.engine import StepFunction
 from onepass.nets import (
     Aside,
     Classifier,
+    CosineHead,
     Head,
     Precision,
     backbone,
@@ -58,6 +59,11 @@ def linear_head(features: int, rng: torch.Generator) -> Head:
     return Head(features, FIRST_CAPACITY, rng)
 
 
+def cosine_head(features: int, rng: torch.Generator) -> Head:
+    """Logits are 10 times the cosines between features and rows."""
+    return CosineHead(features, FIRST_CAPACITY, rng, scale=10.0)
+
+
 def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
     return {}
 
@@ -71,7 +77,7 @@ class Trainer:
         Make the head, and modules that train beside it, for so many features.
     capturable
         Whether the steps that it will run can be captured as a CUDA graph.
-    rng
+    rngs
         Generators for `initialisation`, `draws` and `augmentation`; made from the seed if not
         given.
     """
@@ -85,25 +91,25 @@ class Trainer:
         make_head: Callable[[int, torch.Generator], Head] = linear_head,
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]] = no_modules,
         capturable: bool = True,
-        rng: Generators | None = None,
+        rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings, shape, dtype
         self.where = devices.resolve(settings.device)
-        self.rng = rng or self._generators(settings.seed)
+        self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(
             shape,
             mean=settings.mean,
             std=settings.std,
             augment=settings.augment,
             mirror=settings.mirror,
-            rng=self.rng["augmentation"],
+            rng=self.rngs["augmentation"],
             preprocess=preprocessing(settings.net, shape),
         )
         self.model = self._network(make_head, extra_modules)
         self.optimizer = optimise.make(
             settings.optimizer, self.model.parameters(), settings.lr, settings.weight_decay
         )
-        generators = dict.fromkeys(self.rng.values())  # one may serve two purposes
+        generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
         self._engine = engine.make(settings.engine, capturable, self.where, generators)
         self._twin = evaluating(self.model)
         self.aside = Aside()
@@ -124,7 +130,7 @@ class Trainer:
         make_head: Callable[[int, torch.Generator], Head],
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]],
     ) -> Classifier:
-        settings, rng = self.settings, self.rng["initialisation"]
+        settings, rng = self.settings, self.rngs["initialisation"]
         body = backbone(settings.net, self.shape, rng).to(self.where)
         blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
         features = feature_count(body, self.views.normalise(blank))
@@ -207,6 +213,13 @@ class Trainer:
             optimise.forget_rows(self.optimizer, parameter, born)
         self.classes_changed()
 
+    def withdraw_rows(self, first: int, end: int) -> None:
+        """Rows from `first` up to `end` wait for a class again, at their birth values."""
+        gone = slice(first, end)
+        self.seen[gone] = self.new[gone] = self.model.head.free[gone] = False
+        self.model.head.restore()
+        self.classes_changed()
+
     def new_task(self) -> None:
         """What was new is old from here on; a frozen head stays as it is now."""
         self.new.zero_()
@@ -224,10 +237,9 @@ class Trainer:
     def _grow(self, capacity: int) -> None:
         head = self.model.head
         before, extra = head.trainable, capacity - head.capacity
-        head.grow(capacity, self.rng["initialisation"])
+        head.grow(capacity, self.rngs["initialisation"])
         for old, new in zip(before, head.trainable, strict=True):
             optimise.replace(self.optimizer, old, new)
-        self._twin = evaluating(self.model)
         self._engine.reset()
         self.seen = optimise.pad_rows(self.seen, extra)
         self.new = optimise.pad_rows(self.new, extra)
@@ -248,12 +260,15 @@ class Trainer:
             "parts": {name: part for name, part in parts.items() if part},
             "generators": {
                 name: {"device": rng.device.type, "state": rng.get_state()}
-                for name, rng in self.rng.items()
+                for name, rng in self.rngs.items()
             },
         }
 
-    def load_state_dict(self, state: dict[str, Any], *, classes: int, task: int) -> None:
-        """Goes on where another trainer of these settings was, in so many classes and tasks."""
+    def load_state_dict(
+        self, state: dict[str, Any], *, classes: int, task: int, steps: int
+    ) -> None:
+        """Goes on where another trainer of these settings was: in so many classes, after so many
+        boundaries and steps."""
         self.add_rows(0, classes, train=not (self.settings.head == "frozen" and task))
         self.new.copy_(state["new"])
         self.classes_changed()
@@ -262,10 +277,10 @@ class Trainer:
         optimise.load_state(self.optimizer, self.trainable, state["optimizer"])
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"].get(name, {}))
-        self._load_generators(state["generators"], state["steps"])
+        self._load_generators(state["generators"], steps)
 
     def _load_generators(self, saved: dict[str, Any], steps: int) -> None:
-        for name, rng in self.rng.items():
+        for name, rng in self.rngs.items():
             entry = saved[name]
             if entry["device"] == rng.device.type:
                 rng.set_state(entry["state"])

@@ -44,7 +44,7 @@ class Views:
                 "augment 'contrastive' changes the colours of pixels, and this net's preprocessing "
                 "does not give them back: choose 'crop-grey' or 'none'"
             )
-        self.copies = 2 if mirror and images else 1
+        self.per_sample = 2 if mirror and images else 1
         self.rng = rng
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
         self.mean = self.std = self.scale = self.shift = None
@@ -72,7 +72,7 @@ class Views:
     def plain(self, x: Tensor) -> Tensor:
         """Each sample normalised, and, where they are mirrored, the mirror images of all behind."""
         inputs = self.normalise(x)
-        return torch.cat([inputs, inputs.flip(3)]) if self.copies == 2 else inputs
+        return torch.cat([inputs, inputs.flip(3)]) if self.per_sample == 2 else inputs
 
     def augmented(self, inputs: Tensor) -> Tensor:
         """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
@@ -89,7 +89,7 @@ class Views:
     def cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Rows for the views of consecutive batches, batch by batch: the mirror images, which lie
         behind all samples, go with their own batch."""
-        by_copy = rows.view(self.copies, -1, *rows.shape[1:])
+        by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 
 

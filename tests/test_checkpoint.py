@@ -467,3 +467,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_that_was_there(
         checkpoint.write(path, {"state": {"x": torch.zeros(3)}})
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_what_was_saved_with_a_graph_opens_where_there_is_no_gpu(tmp_path):
+    learner = onepass.Finetune(device="cpu")
+    learner.learn(torch.zeros(2, 3), [0, 1])
+    content = checkpoint.content(learner)
+    content["settings"]["engine"] = "graph"
+    checkpoint.write(tmp_path / "learner.pt", content)
+    assert onepass.open(tmp_path / "learner.pt", device="cpu").engine == "auto"

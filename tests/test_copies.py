@@ -209,3 +209,30 @@ def test_a_deep_copy_of_a_learner_has_copies_of_its_own():
     other.learn(*batch(1))
     assert same(weights(learner.average.model), before)
     assert not same(weights(other.average.model), before)
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, and a statistic that no file keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 6)
+        self.second = torch.nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+def test_a_weight_that_two_layers_share_is_averaged_once():
+    learner = made(Averaging, net=Tied())
+    learner.prepare((6,), torch.float32)
+    before = learner.average.model.body.first.weight.clone()
+    learner.learn(*batch(0))
+    after = learner.model.body.first.weight
+    expected = before + 0.5 * (after - before)  # the first update goes half the way
+    torch.testing.assert_close(learner.average.model.body.first.weight, expected)
+    assert float(learner.average.model.body.steps) == 0.5

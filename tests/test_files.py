@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 
 import pytest
 import torch
@@ -149,3 +150,23 @@ def test_a_fingerprint_survives_saving(tmp_path):
     torch.save(tree, buffer)
     buffer.seek(0)
     assert files.sha256(torch.load(buffer, weights_only=True)) == files.sha256(tree)
+
+
+def test_threads_that_write_one_file_do_not_meet(tmp_path):
+    path, problems = tmp_path / "file", []
+
+    def write(text):
+        try:
+            for _ in range(30):
+                files.write_atomically(path, lambda file: file.write(text * 50_000))
+                if len(set(path.read_bytes())) != 1:
+                    problems.append("torn")
+        except OSError as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems

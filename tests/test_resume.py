@@ -180,9 +180,11 @@ def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
 def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
     info: registry.MethodInfo, settings: dict[str, str], tmp_path: Path
 ) -> None:
-    if info.key == "gdumb":  # it begins anew for every score: few epochs, and no head to freeze
-        settings = {**settings, "epochs": "2", "head": "trained"}
-    chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": True}
+    settings = {**settings, **{name: str(value) for name, value in info.learner.quick.items()}}
+    if "a_frozen_head_stays" in info.learner.exempt:
+        settings.pop("head", None)
+    prequential = not info.learner.trains_to_score
+    chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": prequential}
     job = Job(info.key, "synthetic", device="cpu", **chosen)
     whole = run(job, tmp_path / "whole", checkpoint=10)
     for step in (17, 45):  # goes on from 10 and from 40, both inside a task

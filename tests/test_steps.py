@@ -168,9 +168,9 @@ def test_a_batch_is_kept_in_the_memory_that_is_named_with_fields_of_its_own():
     @dataclass(kw_only=True, eq=False)
     class Two(Finetune):
         def build(self, shape, dtype):
-            self.store = Reservoir(20, shape, dtype, self.rng["draws"])
+            self.store = Reservoir(20, shape, dtype, self.rngs["draws"])
             fields = {"step": torch.tensor(0)}
-            self.second = Reservoir(20, shape, dtype, self.rng["draws"], fields)
+            self.second = Reservoir(20, shape, dtype, self.rngs["draws"], fields)
 
         def step(self, x, y):
             self.keep(x[:1], y[:1])

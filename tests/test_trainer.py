@@ -315,11 +315,11 @@ def test_a_trainer_of_its_own_has_a_linear_head_and_generators_of_the_seed():
     assert type(trainer.model.head) is Head
     assert trainer.model.head.capacity == FIRST_CAPACITY
     assert trainer.parts == {}
-    assert set(trainer.rng) == {"initialisation", "draws", "augmentation"}
+    assert set(trainer.rngs) == {"initialisation", "draws", "augmentation"}
     assert trainer.capture_seconds == 0
     for name in ("draws", "augmentation"):
         expected = generator(4, name).get_state()
-        assert torch.equal(trainer.rng[name].get_state(), expected)
+        assert torch.equal(trainer.rngs[name].get_state(), expected)
     twin = a_trainer()
     for one, other in zip(trainer.trainable, twin.trainable, strict=True):
         assert torch.equal(one, other)
@@ -327,11 +327,11 @@ def test_a_trainer_of_its_own_has_a_linear_head_and_generators_of_the_seed():
 
 def test_generators_that_are_given_are_used_and_one_may_serve_several_purposes():
     one = torch.Generator().manual_seed(7)
-    trainer = a_trainer(rng={"initialisation": one, "draws": one, "augmentation": one})
-    assert trainer.views.rng is trainer.rng["draws"] is one
+    trainer = a_trainer(rngs={"initialisation": one, "draws": one, "augmentation": one})
+    assert trainer.views.rng is trainer.rngs["draws"] is one
     fresh = torch.Generator().manual_seed(7)
     assert not torch.equal(one.get_state(), fresh.get_state()), "the network was drawn from it"
-    again = a_trainer(rng={"initialisation": fresh, "draws": fresh, "augmentation": fresh})
+    again = a_trainer(rngs={"initialisation": fresh, "draws": fresh, "augmentation": fresh})
     for first, second in zip(trainer.trainable, again.trainable, strict=True):
         assert torch.equal(first, second)
 
@@ -384,7 +384,7 @@ def test_a_state_of_another_kind_of_device_goes_on_with_numbers_of_its_own():
             elsewhere["generators"][name] = {"device": "cuda", "state": torch.zeros(16).byte()}
         other = made(ER, memory=5)
         other.load_state_dict(elsewhere)
-        drawn = [torch.rand(3, generator=other.rng[name]).tolist() for name in other.rng]
+        drawn = [torch.rand(3, generator=other.rngs[name]).tolist() for name in other.rngs]
         assert len({str(one) for one in drawn}) == 3
         found.append(drawn)
         initial = torch.Generator()

@@ -1,4 +1,4 @@
-"""What a method says of itself must be so: passes, memory, device, words."""
+"""What a method says of itself must be so: images, memory, device, words."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
         x, y = stream.batch(stop)
         rows = learner._admit(y)
         mode = FakeTensorMode()
-        clones = {id(rng): _clone(rng) for rng in learner.rng.values()}
+        clones = {id(rng): rng.clone_state() for rng in learner.rngs.values()}
         with FakeCopyMode(mode):
             fake = copy.deepcopy(learner, clones)
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
@@ -177,15 +177,8 @@ def _rows(features: Tensor) -> int:
 
 
 class _NoOptimizer:
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        pass
-
     def step(self) -> None:
         pass
-
-
-def _clone(rng: torch.Generator) -> torch.Generator:
-    return rng.clone_state()
 
 
 def _bytes(tree: Any) -> int:

@@ -19,7 +19,12 @@ INTERRUPTED = 130
 # typer carries a click of its own under a private name; its usage errors are this one's ancestors.
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
 
-atexit.register(gc.freeze)  # an end without one more search through all of torch for garbage
+
+@atexit.register
+def _end_quickly() -> None:
+    """Without one more search through all of torch for garbage; Triton would call that a leak."""
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _version(wanted: bool) -> None:

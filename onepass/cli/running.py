@@ -19,10 +19,10 @@ from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job
 from onepass.learner import Learner
-from onepass.listeners.recorder import Cadence
+from onepass.listeners.recorder import CheckpointEvery
 from onepass.result import Result
 
-PENCILS_AFTER = 2.0  # seconds
+IMPORT_AFTER = 2.0  # seconds
 
 
 @app.command(
@@ -154,21 +154,21 @@ def run(
     if as_json:
         _execute_all(jobs, how, at_once, as_json)
     else:
-        with _pencils_sharpened():
+        with _plotting_imported_meanwhile():
             results = _execute_all(jobs, how, at_once, as_json)
         _show(results, out)
 
 
 @contextmanager
-def _pencils_sharpened() -> Iterator[None]:
-    """What draws the picture is imported beside runs that take longer than that."""
+def _plotting_imported_meanwhile() -> Iterator[None]:
+    """Imports what draws the picture beside the runs, if they take longer than that."""
 
     def load() -> None:
         with suppress(ImportError):  # told when the picture is due
             import_module("onepass.report.figures")
             import_module("matplotlib.backends.backend_agg")
 
-    timer = threading.Timer(PENCILS_AFTER, load)
+    timer = threading.Timer(IMPORT_AFTER, load)
     timer.daemon = True
     timer.start()
     try:
@@ -179,7 +179,7 @@ def _pencils_sharpened() -> Iterator[None]:
 
 def _every(methods: list[str]) -> list[str]:
     """`all` stands for every method that there is."""
-    return [info.key for info in registry.methods()] if methods == ["all"] else methods
+    return [info.key for info in registry.methods()] if "all" in methods else methods
 
 
 def _check_list(jobs: list[Job]) -> None:
@@ -208,8 +208,8 @@ def _show(results: list[Result], out: Path) -> None:
     from onepass.report import tables
 
     printed.print(rich_table(*tables.grid(tables.summarise(results))))
-    for result in results if len(results) == 1 else []:
-        typer.echo(f"run folder  {result.out}")
+    if len(results) == 1:
+        typer.echo(f"run folder  {results[0].out}")
     try:
         from onepass.report import figures
     except ImportError as missing:
@@ -241,7 +241,7 @@ def _at_once(text: str) -> int | None:
     return int(text)
 
 
-def _checkpoint_steps(text: str) -> Cadence:
+def _checkpoint_steps(text: str) -> CheckpointEvery:
     if text == "none":
         return None
     if text == "auto":

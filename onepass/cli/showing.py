@@ -19,7 +19,7 @@ from onepass.job import Job
 from onepass.learner import Learner
 from onepass.memory import Store
 from onepass.nets import NETWORKS
-from onepass.probes import probes
+from onepass.probes import PROBES
 from onepass.streams import STREAMS, filled, make, parse
 
 SAMPLES = 100
@@ -58,7 +58,7 @@ def _methods() -> list[dict[str, Any]]:
     for info in registry.methods():
         images = info.learner().cost(batch=10)
         stores = _stores(info.learner)
-        kept = [name for store in stores for name in store.kept]
+        kept = [" + ".join(store.kept) for store in stores]
         entries.append(
             {
                 "method": info.key,
@@ -67,7 +67,7 @@ def _methods() -> list[dict[str, Any]]:
                 "trained images a step": images.trained,
                 "scored images a step": images.scored,
                 "boundaries": info.boundaries,
-                "kept per sample": " + ".join(kept) or "nothing",
+                "kept per sample": "; ".join(kept) or "nothing",
                 "bytes (3x32x32)": sum(store.bytes for store in stores) // SAMPLES,
                 "presets": " ".join(["paper", *info.learner.presets]),
             }
@@ -115,7 +115,7 @@ def _networks() -> list[dict[str, Any]]:
 
 
 def _probes() -> list[dict[str, Any]]:
-    return [{"probe": name, "what": _summary(probe)} for name, probe in probes().items()]
+    return [{"probe": name, "what": _summary(probe)} for name, probe in PROBES.entries.items()]
 
 
 def _summary(documented: object) -> str:

@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Protocol
 
 from onepass import probes
-from onepass.errors import OnepassError, RunError
+from onepass.errors import OnepassError
 from onepass.job import Job
 from onepass.listeners import Listener
 from onepass.listeners.progress import Progress
-from onepass.listeners.recorder import Cadence
+from onepass.listeners.recorder import CheckpointEvery
+from onepass.record import RunFolder
 from onepass.result import Result
 from onepass.run import run
 from onepass.supplies import Supplies
 
 MENDABLE = (OnepassError, OSError)  # by the user
 Watch = Callable[[int, Progress], None]
-Outcome = tuple[int, Result | Exception]
+Ended = tuple[int, Result | Exception]
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class How:
 
     out: Path
     resume: bool = False
-    checkpoint: Cadence = "auto"
+    checkpoint: CheckpointEvery = "auto"
 
     def is_finished(self, job: Job) -> bool:
-        return self.resume and (self.out / job.folder_name / "result.json").exists()
+        return self.resume and RunFolder(self.out / job.folder_name).result_file.exists()
 
     def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
         return run(
@@ -50,7 +51,7 @@ class Executor(Protocol):
     def check(self, job: Job) -> None:
         """Refuses what cannot be run; what was made for that may serve the run."""
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Outcome]:
+    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Ended]:
         """Runs every job, and gives the number of each, as it ends, with its result or with what
         went wrong. `watch` is told how far each is."""
 
@@ -67,23 +68,23 @@ def execute_all(
     that fails does not stop the others; its error is raised when all have ended.
     """
     for job in jobs:
-        probes.made(job.probes)
-        if not how.resume and (how.out / job.folder_name).exists():
-            folder = how.out / job.folder_name
-            raise RunError(f"{folder} exists; --resume goes on with it, --out puts it elsewhere")
+        probes.check(job.probes)
+        if not how.resume:
+            RunFolder(how.out / job.folder_name).refuse_existing()
         if job.seed == jobs[0].seed and not how.is_finished(job):  # other seeds differ in no more
             executor.check(job)
     return _results(executor.outcomes(jobs, how, watch))
 
 
-def _results(outcomes: Iterator[Outcome]) -> Iterator[tuple[int, Result]]:
+def _results(outcomes: Iterator[Ended]) -> Iterator[tuple[int, Result]]:
     failures: list[Exception] = []
     for index, outcome in outcomes:
         if isinstance(outcome, Result):
             yield index, outcome
         else:
             failures.append(outcome)
-    for first in failures[:1]:
-        for other in failures[1:]:
+    if failures:
+        first, *others = failures
+        for other in others:
             first.add_note(f"Also: {other}")
         raise first

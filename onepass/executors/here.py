@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from onepass.errors import TrainingError
-from onepass.executors.base import MENDABLE, How, Outcome, Watch
+from onepass.executors.base import Ended, How, Watch
 from onepass.job import Job
 from onepass.listeners.progress import Forwarder
 from onepass.result import Result
@@ -22,12 +21,12 @@ class Here:
     def check(self, job: Job) -> None:
         self.supplies.check(job)
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Outcome]:
+    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Ended]:
         for index, job in enumerate(jobs):
             try:
                 outcome: Result | Exception = how.run(
                     job, Forwarder(partial(watch, index)), self.supplies
                 )
-            except (*MENDABLE, TrainingError) as problem:
+            except Exception as problem:  # whatever it is, the other runs go on
                 outcome = problem
             yield index, outcome

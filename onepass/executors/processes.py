@@ -24,7 +24,7 @@ import torch
 from onepass import engine
 from onepass.errors import RunError, TrainingError
 from onepass.evaluate import make_ready
-from onepass.executors.base import MENDABLE, How, Outcome, Watch
+from onepass.executors.base import MENDABLE, Ended, How, Watch
 from onepass.executors.mps import sharing
 from onepass.job import Job
 from onepass.listeners.progress import Forwarder
@@ -75,14 +75,14 @@ class Processes:
     def check(self, job: Job) -> None:
         """Here, where nothing is run, a learner for a GPU is tried on the CPU: making one on the
         GPU would take memory there for as long as this process lives."""
-        stream, learner = job.load(self.supplies.dataset(job))
+        stream, learner = job.make(self.supplies.dataset(job))
         if not learner.capturable:
             engine.make(learner.engine, False, torch.device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device == "cuda" else {}
         make_ready(type(learner)(**{**learner.get_params(), **chosen}), stream)
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Outcome]:
+    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Ended]:
         waiting = list(enumerate(jobs))
         workers: list[Worker] = []
         with sharing(jobs[0].device), _ended(workers):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -16,7 +18,7 @@ from onepass.result import Result
 from onepass.scoring import Point
 
 log = logging.getLogger("onepass")
-PLAIN = str | int | float | bool | None
+PLAIN = (str, int, float, bool, NoneType)
 
 
 class Audience(Listener):
@@ -34,9 +36,7 @@ class Audience(Listener):
         self.everyone = list(listeners)
         self.dropped = dict(dropped or {})
         self.present = [one for one in self.everyone if one.key not in self.dropped]
-        keys = [one.key for one in self.everyone]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise InputError(f"there are two listeners {twice[0]!r}")
+        check_keys(self.everyone)
 
     def started(self, run: Run) -> None:
         self._tell("started", run)
@@ -89,10 +89,20 @@ class Audience(Listener):
         log.warning("the listener %r is dropped, the run goes on: %s", one.key, reason)
 
 
-def _is_plain(tree: object) -> bool:
+def check_keys(listeners: Sequence[Listener]) -> None:
+    """Each has a key of its own, which can be the name of a file."""
+    keys = [one.key for one in listeners]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InputError(f"there are two listeners {key!r}")
+        if Path(key).name != key or key.startswith(".") or not key:
+            raise InputError(f"the key of a listener names a file, which {key!r} cannot")
+
+
+def _is_plain(tree: Any) -> bool:
     """Whether a checkpoint can hold it: reading one takes data only, never code."""
-    if isinstance(tree, dict):
+    if type(tree) is dict:
         return all(_is_plain(part) for pair in tree.items() for part in pair)
-    if isinstance(tree, list | tuple):
+    if type(tree) in (list, tuple):
         return all(map(_is_plain, tree))
-    return isinstance(tree, PLAIN | Tensor)
+    return type(tree) in (*PLAIN, Tensor)  # exactly: NumPy's float is a float and cannot be read

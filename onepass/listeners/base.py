@@ -12,10 +12,8 @@ from onepass.job import Job
 from onepass.learner import Learner
 from onepass.parts import Step
 from onepass.result import Result
-from onepass.scoring import Point, Tick
+from onepass.scoring import BEGINNING, Point, Tick
 from onepass.streams import Stream
-
-BEGINNING = Tick(step=0, task=0, seconds=0.0)
 
 
 @dataclass(frozen=True)

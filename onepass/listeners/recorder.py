@@ -11,19 +11,20 @@ from onepass import checkpoint
 from onepass.learner import Learner
 from onepass.listeners.audience import Audience
 from onepass.listeners.base import Listener, Run
-from onepass.record import EVENTS, Progress, RunFolder
+from onepass.record import EVENTS, RunFolder, SoFar
 from onepass.result import Result
 from onepass.scoring import Point, Tick
 
 SECONDS_BETWEEN = 10
-Cadence = int | Literal["auto"] | None
+CheckpointEvery = int | Literal["auto"] | None
 
 
 class Recorder(Listener):
     """Writes points, what the observers say, checkpoints and the result.
 
     A checkpoint is written at the end, and before that every so many steps; by default, `auto`,
-    every ten seconds, since what a kill costs is time; None: no checkpoint at all.
+    every ten seconds (more seldom where writing takes longer than a second), since what a kill
+    costs is time; None: no checkpoint at all.
 
     `audience` is the observers and the recorder: it comes last, so that it writes what the others
     have to say of an event. Points are what the recorder itself says. A resumed run begins with the
@@ -34,10 +35,14 @@ class Recorder(Listener):
     essential: ClassVar[bool] = True
 
     def __init__(
-        self, folder: RunFolder, observers: Sequence[Listener], before: Progress, every: Cadence
+        self,
+        folder: RunFolder,
+        observers: Sequence[Listener],
+        before: SoFar,
+        every: CheckpointEvery,
     ) -> None:
         self.folder, self.every = folder, every
-        self.saved = time.monotonic()
+        self.saved, self.pause = time.monotonic(), float(SECONDS_BETWEEN)
         self.audience = Audience([*observers, self], before.dropped)
         keys = {*before.lines, *(one.key for one in self.audience.everyone)}
         self.lines = {key: list(before.lines.get(key, ())) for key in keys}
@@ -63,19 +68,21 @@ class Recorder(Listener):
     def save(self, learner: Learner, tick: Tick) -> None:
         """A checkpoint, if one is due after this tick."""
         if self._is_due(tick):
-            self.saved = time.monotonic()
+            began = time.monotonic()
             states = self.audience.state_dict()
             self._write_down()
             names = list(self.run.stream.dataset.class_names)
-            so_far = Progress(tick, self.lines, states, self.audience.dropped)
+            so_far = SoFar(tick, self.lines, states, self.audience.dropped)
             content = {**checkpoint.content(learner), "class_names": names}
             self.folder.save_checkpoint(content, so_far)
+            self.saved = time.monotonic()
+            self.pause = max(SECONDS_BETWEEN, 10 * (self.saved - began))
 
     def _is_due(self, tick: Tick) -> bool:
         if self.every is None or tick.step == len(self.run.stream):
             return self.every is not None
         if self.every == "auto":
-            return time.monotonic() - self.saved > SECONDS_BETWEEN
+            return time.monotonic() - self.saved > self.pause
         return tick.step % self.every == 0
 
     def _write_down(self) -> None:

@@ -46,9 +46,9 @@ class Balanced(Store):
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)
         self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
 
-    def grow(self, capacity: int) -> None:
-        super().grow(capacity)
-        self.held = F.pad(self.held, (0, capacity - len(self.held)), value=UNKNOWN)
+    def grow(self, rows: int) -> None:
+        super().grow(rows)
+        self.held = F.pad(self.held, (0, rows - len(self.held)), value=UNKNOWN)
 
     def _place(self, y: Tensor, uniform: Tensor) -> Tensor:
         """The slot of one sample, `capacity` if it is not let in; the books are kept as if it were

@@ -16,7 +16,7 @@ class Dealing(Filling):
         within a class and within a round; free slots come last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
         uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
-        by_class = self.y[: self.capacity].double() + uniform[0]  # exact, so below the next class
+        by_class = self.y[: self.capacity].double() + uniform[0]  # a double holds both exactly
         by_class, order = by_class.masked_fill(free, torch.inf).sort()
         place = torch.arange(self.capacity, device=self.y.device)
         rank = place - torch.searchsorted(by_class, by_class.floor())  # within its class

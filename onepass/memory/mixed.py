@@ -48,6 +48,7 @@ class Lines:
         is_new = new.index_select(0, stream.y)
         in_stream = torch.stack([~is_new, is_new])  # (2, b)
         waiting = torch.cat([in_stream, genuine], dim=1)
+        # both lines end to end: one running count finds the n-th of either      (2 (b + most))
         self._counts = waiting.flatten().cumsum(0)
         self.in_stream, self.length = in_stream.sum(dim=1), waiting.sum(dim=1)
 
@@ -96,12 +97,13 @@ class MixedReservoir(Reservoir):
     def mixed(
         self, stream: Samples, current: int = 0, *, from_stream: bool = False
     ) -> tuple[Samples, Samples]:
-        """So many samples of the new classes from the memory, and X^mix. `from_stream`: the first
-        of the new ones are those of the stream batch."""
+        """`current` samples of the new classes (of the memory; with `from_stream` those of the
+        stream batch first), and X^mix."""
         drawn = (self.size_of_mix, self.fill)
         lines = Lines(self, stream, self._new, drawn)
         if not current:
-            return stream.cut(0, len(stream.y))[0], lines.take(self._places)
+            none = stream.cut(0, len(stream.y))[0]
+            return none, lines.take(self._places)
         first = 0 if from_stream else lines.in_stream[NEW]
         wanted = line(NEW, first, current, self.rng.device).then(self._places)
         some, mix = lines.take(wanted).cut(current, self.size_of_mix)

@@ -85,10 +85,10 @@ class Store(Part, ABC):
     def open(self) -> None:
         self._closed = False
 
-    def grow(self, capacity: int) -> None:
+    def grow(self, rows: int) -> None:
         for name in self.per_class:
             held = self.fields[name]
-            self.fields[name] = F.pad(held, (0, capacity - held.shape[-1]))
+            self.fields[name] = F.pad(held, (0, rows - held.shape[-1]))
 
     @property
     def kept(self) -> tuple[str, ...]:

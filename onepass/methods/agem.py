@@ -59,8 +59,8 @@ def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) ->
     """
     g, r = (torch.cat([one.flatten() for one in each]) for each in (gradient, reference))
     square = torch.dot(r, r).clamp(min=torch.finfo(r.dtype).tiny)
-    share = torch.dot(g, r).clamp(max=0) / square * applies
-    return combined(gradient, reference, -share)
+    factor = torch.dot(g, r).clamp(max=0) / square * applies
+    return combined(gradient, reference, -factor)
 
 
 @method(

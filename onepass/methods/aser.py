@@ -63,9 +63,10 @@ def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
     >>> knn_shapley(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[True, False, True]]), k=1)
     tensor([[ 0.8333, -0.1667,  0.3333]])
     """
-    order = distance.argsort(dim=1, stable=True)
-    ordered = F.pad(match.gather(1, order).float(), (0, 1))
+    order = distance.argsort(dim=1, stable=True)  # from near to far           (j, n)
+    ordered = F.pad(match.gather(1, order).float(), (0, 1))  # e_m, and e_{n+1} = 0   (j, n + 1)
     place = torch.arange(1, distance.shape[1] + 1, device=distance.device)
+    # s(m) - s(m + 1)                                                            (j, n)
     steps = -ordered.diff(dim=1) * (place.clamp(max=k) / (k * place))
     # a cumulative sum from the far end; torch.cumsum has no deterministic form on a GPU
     values = steps @ (place.unsqueeze(1) >= place).float()
@@ -215,7 +216,7 @@ class ASER(Replay):
     def is_rare(self, y: Tensor) -> Tensor:
         """Whether a class's share of the full memory is below U(0, 1 / classes)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
-        uniform = torch.rand(1, generator=self.rng["draws"], device=self.where)
+        uniform = torch.rand(1, generator=self.rngs["draws"], device=self.where)
         return share < uniform / self.seen.sum()
 
     def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:

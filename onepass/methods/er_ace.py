@@ -30,13 +30,11 @@ import torch
 from torch import Tensor
 
 from onepass.losses import cross_entropy, one_hot
-from onepass.nets import CosineHead, Head
+from onepass.nets import Head
 from onepass.parts import Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
-from onepass.trainer import FIRST_CAPACITY
-
-SCALE = 10.0
+from onepass.trainer import cosine_head
 
 
 @method(
@@ -84,7 +82,7 @@ class ERACE(Replay):
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
             return super().make_head(features, rng)
-        return CosineHead(features, FIRST_CAPACITY, rng, SCALE)
+        return cosine_head(features, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                       (b)

@@ -37,13 +37,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.losses import cross_entropy, mean
-from onepass.nets import CosineHead, Head
+from onepass.nets import Head
 from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
-from onepass.trainer import FIRST_CAPACITY
+from onepass.trainer import cosine_head
 
-SCALE = 10.0
 BASE_TEMPERATURE = 0.07
 
 
@@ -53,12 +52,15 @@ def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tupl
 
     `there` says which places of the pool may be drawn. Whoever lacks a partner gets itself.
     """
+    # the pool begins with the batch: place i is sample i                        (b, p)
     own = torch.eye(len(y), len(pool), dtype=torch.bool, device=y.device)
     same = y.unsqueeze(1) == pool
     of_the_batch = same.any(dim=0)
-    valid = torch.stack([same & ~own, ~same & of_the_batch]) & there
+    valid = (
+        torch.stack([same & ~own, ~same & of_the_batch]) & there
+    )  # positives, negatives (2, b, p)
     counts = valid.int().cumsum(dim=2)
-    many = counts[..., -1:]
+    many = counts[..., -1:]  # how many there are to draw from                  (2, b, 1)
     uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=torch.float64)
     place = torch.searchsorted(counts, (uniform * many).long() + 1)
     itself = torch.arange(len(y), device=y.device).unsqueeze(1)
@@ -80,8 +82,8 @@ def contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
     counts = items.weight > 0
     similarity = (anchors.x @ items.x.T / temperature).masked_fill(~counts, -torch.inf)
     positives = (anchors.y.unsqueeze(1) == items.y) & counts
-    log_share = similarity.log_softmax(dim=1).masked_fill(~positives, 0)
-    per_anchor = -log_share.sum(dim=1) / positives.sum(dim=1).clamp(min=1)
+    log_prob = similarity.log_softmax(dim=1).masked_fill(~positives, 0)
+    per_anchor = -log_prob.sum(dim=1) / positives.sum(dim=1).clamp(min=1)
     return temperature / BASE_TEMPERATURE * mean(per_anchor, anchors.weight)
 
 
@@ -139,7 +141,7 @@ class ERAML(Replay):
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
             return super().make_head(features, rng)
-        return CosineHead(features, FIRST_CAPACITY, rng, SCALE)
+        return cosine_head(features, rng)
 
     def cost(self, batch: int) -> Images:
         return Images(trained=(3 * batch + self.replay) * self.views_per_sample)
@@ -149,7 +151,7 @@ class ERAML(Replay):
         held = torch.arange(self.memory + 1, device=self.where) < self.store.size
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
-        places, both = choose(stream.y, pool, there, self.rng["draws"])  #           (2, b) (b)
+        places, both = choose(stream.y, pool, there, self.rngs["draws"])  #           (2, b) (b)
         place, batch = places.flatten(), len(stream.y)
         in_stream = (place < batch).view(-1, *[1] * (stream.x.ndim - 1))
         x = torch.where(

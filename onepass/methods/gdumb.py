@@ -112,7 +112,7 @@ class Fit:
             base.dtype,
             make_head=lambda features, rng: Head(features, len(learner.classes), rng),
             capturable=learner.capturable,
-            rng={
+            rngs={
                 "initialisation": generator(learner.seed, "initialisation of a fit"),
                 "draws": rng,
                 "augmentation": rng,
@@ -135,21 +135,21 @@ class Fit:
         weights = torch.split((place < held).float(), batch)
         for epoch in range(self.learner.epochs):
             self.rate.fill_(learning_rate(epoch, self.learner.lr))
-            rng = self.trainer.rng["draws"]
+            rng = self.trainer.rngs["draws"]
             shuffled = torch.rand(held, generator=rng, device=place.device).argsort()
             order = torch.split(shuffled[place % held], batch)
             for slots, weight in zip(order, weights, strict=True):
                 self.trainer.run(self.step, slots, weight)
-        return Images(trained=len(place) * self.trainer.views.copies * self.learner.epochs)
+        return Images(trained=len(place) * self.trainer.views.per_sample * self.learner.epochs)
 
     def step(self, slots: Tensor, weight: Tensor) -> Step:
         """One step on the samples in these slots."""
         store, trainer = self.learner.store, self.trainer
-        times = trainer.views.copies
+        times = trainer.views.per_sample
         y = store.y.index_select(0, slots).repeat(times)  # (n)
         views = trainer.views(store.x.index_select(0, slots))
         if self.cutmix:
-            views, partner, own = cutmix(views, self.cutmix, trainer.rng["draws"])
+            views, partner, own = cutmix(views, self.cutmix, trainer.rngs["draws"])
             logits = trainer.model.train_forward(views)  # (n, C)
             # E: own label by the own share of pixels, the partner's by the rest
             of_partner = F.cross_entropy(logits, y.index_select(0, partner), reduction="none")
@@ -175,7 +175,7 @@ class GDumb(WithMemory):
     memory
         How many samples are kept.
     epochs
-        Images over the memory; powers of 2 end where the learning rate is lowest.
+        Passes over the memory; powers of 2 end where the learning rate is lowest.
     fit_batch
         How many samples of the memory a step of the fit has.
     cutmix

@@ -167,9 +167,9 @@ class GSA(WithMemory):
     def step(self, x: Tensor, y: Tensor) -> Step:
         new, old = self.new, self.old  # N and O                                       (C) (C)
         stream = self.as_samples(x, y)  # X^new                                        (b)
-        current, mix = self.store.mixed(stream, self.current)  # X^mix             (current) (m)
+        current, mix = self.store.mixed(stream, self.current)  # joins X^new; X^mix (current) (m)
         forward = self.forward if self.forwards == "joint" else self.forward_apart
-        stream_out, mix_out = forward(stream.then(current), mix)  # logits      (b, C) (m, C)
+        stream_out, mix_out = forward(stream.then(current), mix)  # (b + current, C) (m, C)
 
         measured = (mix_out,) if self.statistics == "mix" else (stream_out, mix_out)
         if self.update == "before":
@@ -177,6 +177,7 @@ class GSA(WithMemory):
         w, log_v = self.rates()  # eq. (13)                                            (C) (C)
         w = w[mix_out.y]  # of each sample's class                                     (m)
 
+        # a stream sample of an old class has no place in T1
         of_new = stream_out._replace(weight=stream_out.weight * new[stream_out.y])
         t1 = cross_entropy(of_new, among=new)  # eq. (15), first term
         within = sample_cross_entropy(mix_out, among=old)

@@ -63,10 +63,10 @@ def magnitude(gradients: Gradients) -> Tensor:
     return torch.frexp(torch.stack(largest).amax(dim=0)).exponent.clamp(min=LEAST_EXPONENT)
 
 
-def without(magnitude: Tensor, gradients: Gradients) -> Gradients:
+def scaled_down(gradients: Gradients, exponent: Tensor) -> Gradients:
     """Divided by these powers of 2, so that squares of the tiniest gradients do not vanish."""
     return {
-        name: torch.ldexp(one, -magnitude.view(-1, *[1] * (one.ndim - 1)))
+        name: torch.ldexp(one, -exponent.view(-1, *[1] * (one.ndim - 1)))
         for name, one in gradients.items()
     }
 
@@ -75,11 +75,12 @@ def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
     """(samples + 1, subsets): of each sample's gradient, and, last, of their mean, which is that of
     the whole batch; 0 where a gradient vanishes."""
     size = magnitude(singles)
-    singles, subsets = without(size, singles), without(magnitude(subsets), subsets)
-    share = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())
-    products, own = inner(singles, subsets), inner(singles, singles)
-    products = torch.cat([products, (share @ products).unsqueeze(0)])
-    squared = torch.cat([own.diagonal(), (share @ own @ share).view(1)]).clamp(min=0)
+    singles, subsets = scaled_down(singles, size), scaled_down(subsets, magnitude(subsets))
+    # powers of 2 that put the singles back on one scale, so that their sum points as the mean does
+    scale = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())  # (b)
+    products, own = inner(singles, subsets), inner(singles, singles)  # (b, n) (b, b)
+    products = torch.cat([products, (scale @ products).unsqueeze(0)])  # (b + 1, n)
+    squared = torch.cat([own.diagonal(), (scale @ own @ scale).view(1)]).clamp(min=0)
     lengths = torch.outer(squared.sqrt(), inner(subsets, subsets).diagonal().sqrt())
     return (products / lengths.clamp(min=TINY)).clamp(-1, 1)
 

@@ -76,8 +76,8 @@ class MIR(Replay):
     replay
         How many of them are trained with each stream batch.
     candidates
-        How many of them are drawn at random to choose those from; at least `replay`, where the
-        method is plain replay, and better five times as many.
+        How many are drawn at random to choose those from: at least `replay` (with exactly that
+        many nothing is chosen), better five times as many.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)

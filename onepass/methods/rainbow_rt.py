@@ -49,7 +49,7 @@ from onepass.parts import Images, Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
-COPIES = 12
+AUGMENTED = 12
 SCORED_AT_ONCE = 512
 
 
@@ -119,7 +119,7 @@ class RainbowRT(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         candidates = self.memory if self.candidates is None else self.candidates
-        self.running = OfTask(candidates, shape, dtype, self.rng["draws"])
+        self.running = OfTask(candidates, shape, dtype, self.rngs["draws"])
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -142,7 +142,7 @@ class RainbowRT(Replay):
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
         # lots[0] stands for u at the end of task 1, lots[1] gives away what places are left
-        lots = torch.rand(2, len(y), generator=self.rng["draws"], device=self.where)
+        lots = torch.rand(2, len(y), generator=self.rngs["draws"], device=self.where)
         quota = self.memory // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
         # chosen ones before all others
@@ -154,14 +154,14 @@ class RainbowRT(Replay):
         """u of each sample: the share of its copies that are not taken for the class that most of
         them are taken for."""
         votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.spend("task ends", Images(trained=0, scored=COPIES * len(x)))
-        return 1 - votes.amax(dim=1) / COPIES
+        self.spend("task ends", Images(trained=0, scored=AUGMENTED * len(x)))
+        return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
         """S, (samples, rows): how many copies of each sample are taken for each class."""
         inputs, evaluator = self.views.normalise(x), self.evaluator
         votes = torch.zeros(len(x), len(self.seen), dtype=torch.int64, device=self.where)
-        for _ in range(COPIES):
+        for _ in range(AUGMENTED):
             logits = evaluator(self.views.augmented(inputs)).masked_fill(~self.seen, -torch.inf)
             votes += one_hot(logits.argmax(dim=1), len(self.seen))
         return votes

@@ -159,7 +159,7 @@ class SCR(Replay):
         if not self.review:
             return
         held = int(self.store.size)
-        order = torch.randperm(held, generator=self.rng["draws"], device=self.where)
+        order = torch.randperm(held, generator=self.rngs["draws"], device=self.where)
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.where)
             # all that are held count: this is no draw with padding

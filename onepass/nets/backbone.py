@@ -19,13 +19,22 @@ LARGEST_MLP_IMAGE = 28
 def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Module:
     """The network of that name for samples of that shape, or a copy of the user's own."""
     if isinstance(net, nn.Module):
-        return copy.deepcopy(net)
+        return _copied(net)
     found = _named(net, shape)
     given = found.shape_given(shape)
     if not found.initialises:
         return build(lambda: found.make(given), rng)
     with forked(rng):
         return found.make(given)
+
+
+def _copied(net: nn.Module) -> nn.Module:
+    if odd := [name for name, one in net.state_dict().items() if not isinstance(one, Tensor)]:
+        raise InputError(f"the net keeps {odd[0]!r}, which is no tensor and could not be saved")
+    try:
+        return copy.deepcopy(net)
+    except Exception as problem:  # whatever its attributes do
+        raise InputError(f"the net cannot be copied: {problem}") from None
 
 
 def preprocessing(net: str | nn.Module, shape: Shape) -> Preprocess | None:
@@ -54,4 +63,6 @@ def feature_count(body: nn.Module, x: Tensor) -> int:
             f"the net must give (samples, features), but for an input of {tuple(x.shape)} it gave "
             f"{tuple(features.shape)}"
         )
+    if features.dtype not in (torch.float32, torch.bfloat16):
+        raise InputError(f"the net must give float32 features, not {features.dtype}")
     return int(features.shape[1])

@@ -17,6 +17,12 @@ class Head(nn.Module):
     weight decay moves a parameter by about the learning rate per step even at zero gradient.
     """
 
+    for_training = (
+        "head.free",
+        "head.held_weight",
+        "head.held_bias",
+    )  # no part of what it computes
+
     free: Tensor
     held_weight: Tensor
     held_bias: Tensor

@@ -18,8 +18,13 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
     What the module's constructor puts into its tensors is lost. A layer whose tensors cannot all be
     given values again is refused.
     """
-    with torch.device("meta"):  # tensors there have shapes and no values, so nothing is drawn
-        net = make()
+    try:
+        with torch.device("meta"):  # tensors there have shapes and no values, so nothing is drawn
+            net = make()
+    except NotImplementedError as problem:  # the constructor asked for a value
+        raise InputError(
+            f"the net cannot be made without values ({problem}); register it with initialises=True"
+        ) from None
     _refuse_shared(net)
     _make_room(net)
     for name, module in net.named_modules():
@@ -45,13 +50,13 @@ def _make_room(net: nn.Module) -> None:
 
 
 def _refuse_shared(net: nn.Module) -> None:
-    """`_make_room` would give each of two layers that share a parameter one of its own."""
+    """`_make_room` would give each of two layers that share a tensor one of its own."""
     known = set()
     for name, module in net.named_modules():
-        for key, parameter in module.named_parameters(recurse=False):
-            if parameter in known:
+        for key, tensor in _tensors(module):
+            if id(tensor) in known:
                 raise _refusal(name, module, key, "which another layer has too")
-            known.add(parameter)
+            known.add(id(tensor))
 
 
 def _initialise(module: nn.Module, rng: torch.Generator) -> None:

@@ -27,10 +27,10 @@ class NearestMean(nn.Module):
 
     def __init__(self, features: Tensor, y: Tensor, weight: Tensor, classes: int) -> None:
         super().__init__()
-        share = one_hot(y, classes) * weight.unsqueeze(1)  # (n, classes)
-        means = F.normalize(share.T @ F.normalize(features))  # a sum points as its mean does
+        member = one_hot(y, classes) * weight.unsqueeze(1)  # (n, classes)
+        means = F.normalize(member.T @ F.normalize(features))  # a sum points as its mean does
         self.register_buffer("means", means)
-        self.register_buffer("absent", share.sum(dim=0) == 0)
+        self.register_buffer("absent", member.sum(dim=0) == 0)
 
     def forward(self, features: Tensor) -> Tensor:
         """(n, classes)."""

@@ -6,9 +6,10 @@ import copy
 from itertools import chain
 from typing import TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 Net = TypeVar("Net", bound=nn.Module)
+VALUES = (int, float, bool, str)
 
 
 def evaluating(net: Net) -> Net:
@@ -22,7 +23,14 @@ def evaluating(net: Net) -> Net:
 
 
 def refresh(twin: nn.Module, net: nn.Module) -> None:
-    """Buffers that the network has replaced, instead of changing them in place, are shared anew."""
+    """Shares anew what the network has replaced instead of changing it in place: parameters of a
+    head that has grown, buffers, and what a module keeps in plain attributes."""
     for theirs, own in zip(twin.modules(), net.modules(), strict=True):
-        for name, buffer in own.named_buffers(recurse=False):
-            setattr(theirs, name, buffer)
+        registered = chain(own.named_parameters(recurse=False), own.named_buffers(recurse=False))
+        for name, tensor in registered:
+            setattr(theirs, name, tensor)
+        for name, value in vars(own).items():
+            if isinstance(value, Tensor):
+                setattr(theirs, name, value.detach())
+            elif isinstance(value, VALUES) and name != "training":
+                setattr(theirs, name, value)

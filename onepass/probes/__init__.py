@@ -1,6 +1,6 @@
 """Listeners that measure while any method learns; not one bit of it changes."""
 
 from onepass.probes.balance import BalanceProbe
-from onepass.probes.registry import made, probe, probes
+from onepass.probes.registry import PROBES, check, made, probe
 
-__all__ = ["BalanceProbe", "made", "probe", "probes"]
+__all__ = ["PROBES", "BalanceProbe", "check", "made", "probe"]

@@ -59,6 +59,7 @@ class Stream:
         check("boundaries", boundaries, bool)
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
+        _check_order(dataset, order)
         if empty := [task for task, index in enumerate(order) if not len(index)]:
             raise InputError(f"task {empty[0] + 1} of the stream would have no samples")
         self.dataset = dataset
@@ -126,12 +127,24 @@ class Stream:
         return (self.batch(step) for step in range(len(self)))
 
 
+def _check_order(dataset: Dataset, order: Sequence[Tensor]) -> None:
+    whole = [
+        isinstance(one, Tensor) and one.dtype == torch.int64 and one.ndim == 1 for one in order
+    ]
+    if not whole or not all(whole):
+        raise InputError("order must hold a tensor of whole numbers for each task, at least one")
+    count = len(dataset.train_y)
+    if any(len(one) and not 0 <= int(one.min()) <= int(one.max()) < count for one in order):
+        raise InputError(f"order must number training samples, from 0 to {count - 1}")
+
+
 def _first_seen(dataset: Dataset, order: Sequence[Tensor]) -> list[list[int]]:
-    """For each task, the classes of its samples that no task had before."""
+    """For each task, the classes of its samples that no task had before; all of its classes, if
+    there is no such one: the same classes may come again with other inputs."""
     known: set[int] = set()
     groups = []
     for index in order:
         here = set(dataset.train_y[index].tolist())
-        groups.append(sorted(here - known))
+        groups.append(sorted(here - known) or sorted(here))
         known |= here
     return groups

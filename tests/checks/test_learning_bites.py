@@ -126,7 +126,7 @@ class OrdersByLabel(ER):
 class LooksAtItsCaller(ER):
     def learn(self, x, y):
         if any(frame.function == "walk" for frame in inspect.stack()):
-            torch.rand(1, generator=self.rng["draws"]) if self.steps else None
+            torch.rand(1, generator=self.rngs["draws"]) if self.steps else None
         return super().learn(x, y)
 
 
@@ -161,7 +161,7 @@ class NeverFreezes(ER):
 @breaks("probing_changes_nothing")
 class DrawsWhenItsOutputsAreRead(ER):
     def step(self, x, y):
-        done, rng = super().step(x, y), self.rng["draws"]
+        done, rng = super().step(x, y), self.rngs["draws"]
 
         class Late(tuple):
             def __iter__(self):

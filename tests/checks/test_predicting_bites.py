@@ -29,7 +29,7 @@ class AnswersTooEarly(ER):
 @breaks("predict_leaves_no_trace")
 class DrawsWhilePredicting(ER):
     def scores(self, x):
-        torch.rand(1, generator=self.rng["draws"])
+        torch.rand(1, generator=self.rngs["draws"])
         return super().scores(x)
 
 
@@ -76,7 +76,7 @@ class ScoresThroughTheLearner(ER):
 @breaks("a_snapshot_stays", "taking a snapshot changed the state")
 class DrawsForASnapshot(ER):
     def snapshot(self):
-        torch.rand(1, generator=self.rng["draws"])
+        torch.rand(1, generator=self.rngs["draws"])
         return super().snapshot()
 
 

@@ -26,14 +26,14 @@ def registered(monkeypatch):
 class AsksTheSystem(ER):
     def build(self, shape, dtype):
         super().build(shape, dtype)
-        self.rng["draws"].manual_seed(int.from_bytes(os.urandom(4), "big"))
+        self.rngs["draws"].manual_seed(int.from_bytes(os.urandom(4), "big"))
 
 
 @breaks("other_seed_other_bits")
 class IgnoresItsSeed(ER):
     def build(self, shape, dtype):
-        self.trainer.rng = {name: generator(0, name) for name in self.rng}
-        self.views.rng = self.rng["augmentation"]
+        self.trainer.rngs = {name: generator(0, name) for name in self.rngs}
+        self.views.rng = self.rngs["augmentation"]
         super().build(shape, dtype)
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -99,7 +99,7 @@ class SharesItsCount(ER):
     def step(self, x, y):
         self.steps_of_all.append(1)
         if len(self.steps_of_all) == 4:
-            torch.rand(1, generator=self.rng["draws"])
+            torch.rand(1, generator=self.rngs["draws"])
         return super().step(x, y)
 
 

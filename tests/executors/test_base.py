@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import onepass
 from onepass.errors import InputError, RunError, UnknownNameError
 from onepass.executors import How, execute_all
+from onepass.executors.here import Here
 from onepass.job import Job
 from onepass.result import Result
 
@@ -64,3 +66,21 @@ def test_a_finished_run_is_not_made_ready_again(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "result.json").touch()
     list(execute_all(JOBS[:1], How(tmp_path, resume=True), Stub(refuses=JOBS[0])))
+
+
+def test_a_bug_in_one_run_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = onepass.ER.step
+
+    def failing(learner: onepass.ER, x: object, y: object) -> object:
+        if learner.seed == 0:
+            raise ValueError("a bug")
+        return step(learner, x, y)
+
+    monkeypatch.setattr(onepass.ER, "step", failing)
+    jobs = [Job("er", "synthetic", seed=seed, device="cpu") for seed in (0, 1)]
+    ended = execute_all(jobs, How(tmp_path, checkpoint=None), Here())
+    assert next(ended)[0] == 1
+    with pytest.raises(ValueError, match="a bug"):
+        next(ended)

@@ -97,7 +97,7 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
         with kept_logits() as kept:
             step = learner.learn(x, y)
         first, mixed = (as_batch(output) for output in step.outputs)
-        copies = learner.views.copies
+        copies = learner.views.per_sample
         size = len(first) // copies
         assert size == len(y) + learner.current
         for copy in range(copies):

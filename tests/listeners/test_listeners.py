@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from command import names, same, timeless
 from following import Following, Stopped, stop_after
 
 import onepass
-from onepass import InputError, evaluate
+from onepass import InputError, checkpoint, evaluate
 from onepass.errors import WriteError
 from onepass.job import Job
 from onepass.listeners import Audience, Forwarder, Listener, progress
@@ -142,12 +144,13 @@ def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> Non
     assert recovered.told == []
 
 
+@pytest.mark.parametrize("held", [Path("here"), np.float64(0.5)])
 def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_checkpoint(
-    tmp_path: Path, plain: onepass.result.Result
+    held: object, tmp_path: Path, plain: onepass.result.Result
 ) -> None:
     class Hoarding(Following):
         def state_dict(self) -> dict:
-            return {"path": [Path("here")]}
+            return {"best": [held]}
 
     with pytest.raises(Stopped):
         run(JOB, tmp_path, checkpoint=6, listeners=[Hoarding(), stop_after(8)])
@@ -260,3 +263,27 @@ def test_an_audience_of_nobody_is_content() -> None:
     audience = Audience([])
     audience.finished(None)
     assert (audience.state_dict(), audience.heard_from()) == ({}, {})
+
+
+@pytest.mark.parametrize("key", ["a/b", "", ".."])
+def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
+    named = type("Named", (Listener,), {"key": key})
+    with pytest.raises(InputError, match="names a file"):
+        run(JOB, tmp_path, listeners=[named()])
+    assert not list(tmp_path.iterdir())
+
+
+def test_slow_checkpoints_are_written_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write = [], checkpoint.write
+
+    def slowly(path: Path, content: dict) -> None:
+        time.sleep(0.02)
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write", slowly)
+    monkeypatch.setattr(onepass.listeners.recorder, "SECONDS_BETWEEN", 0.0)
+    result = run(JOB, tmp_path)
+    assert 1 <= len(written) <= 2 + result.seconds / (10 * 0.02)

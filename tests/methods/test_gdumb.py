@@ -148,7 +148,7 @@ def test_the_loss_of_a_mixed_batch_weighs_both_labels_by_their_pixels():
     x, y = images(9)
     learner = taught(x, y, cutmix=1.0, augment="none", memory=9, fit_batch=9)
     fit = Fit(learner)
-    draws = fit.trainer.rng["draws"]
+    draws = fit.trainer.rngs["draws"]
     state = draws.get_state()
     weight = torch.tensor([1.0] * 7 + [0.0] * 2)
     logits_of, slots = copy.deepcopy(fit.trainer.model), torch.arange(9).flip(0)
@@ -168,7 +168,7 @@ def test_the_fit_trains_on_augmented_images():
     learner = taught(x, y, cutmix=0.0, memory=9, fit_batch=9)
     fit = Fit(learner)
     trainer = fit.trainer
-    draws, views, net = trainer.rng["draws"], trainer.views, copy.deepcopy(trainer.model)
+    draws, views, net = trainer.rngs["draws"], trainer.views, copy.deepcopy(trainer.model)
     state = draws.get_state()
     loss = fit.step(torch.arange(9), torch.ones(9)).loss
     draws.set_state(state)
@@ -340,7 +340,7 @@ def test_a_step_of_the_fit_stays_on_the_device():
     """No value is read on the host and no shape depends on data, as capture asks for."""
     x, y = images(30)
     fit = Fit(taught(x, y, net="resnet18", mirror=True))
-    sources = [*fit.trainer.rng.values(), *fit.learner.rng.values()]
+    sources = [*fit.trainer.rngs.values(), *fit.learner.rngs.values()]
     mode = FakeTensorMode()
     with FakeCopyMode(mode):
         fake = copy.deepcopy(fit, {id(one): one.clone_state() for one in sources})

@@ -180,7 +180,7 @@ def test_the_loss_of_every_step_agrees_with_plain_loops(settings, make):
         assert len(calls) == 2  # each view by itself
         z = F.normalize(torch.cat([result for _, result in calls])).tolist()
         repeats = len(z) // len(batch.y)
-        assert repeats == 2 * learner.views.copies
+        assert repeats == 2 * learner.views.per_sample
         rows, weight = batch.y.tolist() * repeats, batch.weight.tolist() * repeats
         expected = naive_loss(z, rows, weight, learner.temperature)
         assert step.loss.item() == pytest.approx(expected, rel=1e-4)
@@ -241,7 +241,7 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     learner = scr(augment=name)
     learner.prepare((3, 4, 4), torch.uint8)
     x, _ = images_of([0] * 20, 1, channels=3)
-    source = learner.rng["augmentation"].clone_state()
+    source = learner.rngs["augmentation"].clone_state()
     augmentation = {"crop-grey": augment.crop_grey, "contrastive": augment.contrastive}[name]
     expected = augmentation(x.float() / 255, source, augment.pixel_centres(4, 4))
     assert torch.equal(learner.views(x), expected)

@@ -151,9 +151,7 @@ def test_scores_come_from_a_buffer_that_was_replaced():
 
 def test_after_the_head_has_grown_the_evaluator_has_the_new_rows():
     learner = learned(a_net().body)
-    first = learner.evaluator
     learner.learn(inputs(20), list(range(20)))
-    assert learner.evaluator is not first
     assert learner.evaluator.head.capacity == 32
     for name, tensor in tensors(learner.model).items():
         assert tensors(learner.evaluator)[name] is tensor
@@ -168,3 +166,35 @@ def test_a_network_that_its_user_evaluates_is_not_switched_by_who_predicts():
     learner.scores(inputs())
     learner.snapshot().predict(inputs())
     assert modes(learner.model) == before
+
+
+class Remembers(nn.Module):
+    """Keeps its last output, as people do to look at it, and a mean in a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+        self.mean = torch.zeros(6)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = (0.9 * self.mean + 0.1 * x.mean(dim=0)).detach()
+        self.last = torch.relu(self.layer(x - self.mean))
+        return self.last
+
+
+def test_a_network_that_keeps_its_last_output_grows_and_has_snapshots():
+    learner = onepass.ER(memory=20, replay=8, net=Remembers(), device="cpu")
+    for label in range(20):
+        learner.learn(torch.randn(2, 6), [label, label])
+    assert learner.scores(torch.randn(3, 6)).shape == (3, 20)
+    assert learner.snapshot().scores(torch.randn(3, 6)).shape == (3, 20)
+
+
+def test_statistics_in_plain_attributes_are_those_of_training():
+    learner = onepass.ER(memory=20, replay=8, net=Remembers(), device="cpu")
+    for _ in range(50):
+        learner.learn(50 + torch.randn(4, 6), [0, 1, 0, 1])
+    learner.predict(torch.randn(2, 6))
+    assert torch.equal(learner.evaluator.body.mean, learner.model.body.mean)
+    assert learner.model.body.mean.mean() > 45

@@ -10,6 +10,7 @@ import pytest
 import torch
 from command import execute_until_write, onepass, untouched
 from following import Stopped, stop_after
+from registries import put_back
 
 from onepass import ER, GSA, BalanceProbe, ClassIncremental, Finetune, evaluate, load, probes
 from onepass.errors import RunError
@@ -151,8 +152,7 @@ def test_a_broken_run_goes_on_with_the_probes_it_began_with_or_not_at_all(began,
 
 
 def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
-    registry = probes.registry
-    monkeypatch.setattr(registry, "_PROBES", dict(registry._PROBES))
+    put_back(monkeypatch, probes.PROBES)
 
     @probes.probe("test-losses")
     class Losses(Listener):

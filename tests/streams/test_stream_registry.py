@@ -202,8 +202,8 @@ def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
                                        torch.nonzero(dataset.train_y >= 5).flatten()])  # fmt: skip
 
     with pytest.raises(InputError, match=r"'joint' learns all classes as one task.*always has 2"):
-        Job("joint", "digits", stream="halves").load(load("digits"))
-    made, _ = Job("finetune", "digits", stream="halves").load(load("digits"))
+        Job("joint", "digits", stream="halves").make(load("digits"))
+    made, _ = Job("finetune", "digits", stream="halves").make(load("digits"))
     assert len(made.tasks) == 2
 
 

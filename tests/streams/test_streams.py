@@ -198,3 +198,18 @@ def test_a_bad_argument_is_named(arguments, named):
 def test_a_class_without_training_samples_is_refused_whether_dealt_or_named(tasks):
     with pytest.raises(InputError, match=r"no training samples of the classes \[1\]"):
         ClassIncremental(dataset([4, 0, 4]), tasks)
+
+
+def test_the_same_classes_may_come_again_with_other_inputs():
+    data = onepass.load("digits")
+    once = torch.arange(200)
+    stream = onepass.Stream(data, [once, once], batch=20)
+    assert stream.tasks[0] == stream.tasks[1] != ()
+    *_, last = onepass.evaluate(onepass.Finetune(device="cpu"), stream)
+    assert last.task == 1
+
+
+@pytest.mark.parametrize("order", [[], [[1, 2]], [torch.tensor([0.5])], [torch.tensor([10**6])]])
+def test_an_order_that_numbers_no_samples_is_refused(order):
+    with pytest.raises(onepass.InputError, match="order must"):
+        onepass.Stream(onepass.load("digits"), order)
