@@ -26,7 +26,7 @@ class Copy(Part):
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
+        self.network = trainer.model
         self.model: Classifier = copy.deepcopy(trainer.model).requires_grad_(False).eval()
 
     @torch.no_grad()
@@ -41,7 +41,7 @@ class Copy(Part):
 
     def grow(self, rows: int) -> None:
         """New rows are born with the values that they have in the network."""
-        head, held = self.trainer.model.head, self.model.head.capacity
+        head, held = self.network.head, self.model.head.capacity
         self.model.head.extend(head.weight[held:].detach(), head.bias[held:].detach())
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,6 +71,7 @@ class Previous(Copy):
         super().__init__(trainer)
         self.at_boundaries = at_boundaries
         self.known = torch.zeros_like(trainer.seen)
+        self._seen = trainer.seen
         if trainer.settings.precision == "bf16":
             for parameter in self.model.parameters():
                 if parameter.ndim > 1:  # what autocast would cast
@@ -79,10 +80,13 @@ class Previous(Copy):
     @torch.no_grad()
     def take(self) -> None:
         """From now on it is the network as it is now; in place, as a captured step needs it."""
-        now = _values(self.trainer.model)
+        now = _values(self.network)
         for name, kept in _values(self.model).items():
             kept.copy_(now[name])
-        self.known.copy_(self.trainer.seen)
+        self.known.copy_(self._seen)
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        self._seen = seen
 
     def new_task(self) -> None:
         if self.at_boundaries:
@@ -124,7 +128,7 @@ class Average(Copy):
     @torch.no_grad()
     def follow(self) -> None:
         self.updates += 1
-        now, means = _values(self.trainer.model), _values(self.model)
+        now, means = _values(self.network), _values(self.model)
         moving = [name for name, mean in means.items() if mean.is_floating_point()]
         away = torch._foreach_sub([now[name] for name in moving], [means[name] for name in moving])
         torch._foreach_mul_(away, self.rate())

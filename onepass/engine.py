@@ -6,8 +6,10 @@ launches all kernels of a step at once. The step's code is the same in both.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -86,11 +88,24 @@ class Graph:
         for generator in self.generators:
             graph.register_generator_state(generator)
         # other threads may go on predicting, with a snapshot, while this one captures
-        with torch.cuda.graph(graph, stream=self.side, capture_error_mode="thread_local"):
+        relaxed = torch.cuda.graph(graph, stream=self.side, capture_error_mode="thread_local")
+        with _no_garbage_collected(), relaxed:
             self.step = step(x, y)
             self.reported = torch.stack([self.step.loss, *self.step.terms.values()])
         self.capture_seconds += time.perf_counter() - began
         return graph
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Whatever garbage there is: to free it on the GPU meanwhile would spoil the capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def make(

@@ -54,6 +54,11 @@ class Training(Configured):
     engine: engine.Kind = "auto"
     precision: Precision = "fp32"
 
+    def alone(self) -> Training:
+        """These settings without the learner that has them: a trainer that knew its learner would
+        be freed, with all that it has on a GPU, only when Python looks for garbage."""
+        return Training(**{name: getattr(self, name) for name in Training.setting_names()})
+
 
 def linear_head(features: int, rng: torch.Generator) -> Head:
     return Head(features, FIRST_CAPACITY, rng)
@@ -93,7 +98,7 @@ class Trainer:
         capturable: bool = True,
         rngs: Generators | None = None,
     ) -> None:
-        self.settings, self.shape, self.dtype = settings, shape, dtype
+        self.settings, self.shape, self.dtype = settings.alone(), shape, dtype
         self.where = devices.resolve(settings.device)
         self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -83,6 +85,23 @@ def the_memory_holds_raw_samples(method: Method) -> None:
             label = learner.classes[int(store.y[slot])]
             kept = (store.x[slot].cpu().numpy().tobytes(), label)
             expect(kept in given, f"slot {slot} of the memory holds what the stream never gave")
+
+
+def a_learner_is_freed_at_once(method: Method) -> None:
+    """Network, memory and graph go with the last reference to the learner, not when Python next
+    looks for garbage: on a GPU that may be too late."""
+    stream = small_stream()
+    learner = teach(make(method), stream, last=12)
+    learner.predict(samples(stream))
+    network = weakref.ref(learner.model)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        del learner
+        expect(network() is None, "something still holds the network: a cycle of references")
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def modes_are_restored(method: Method) -> None:

@@ -48,7 +48,7 @@ class Recorder(Listener):
         self.lines = {key: list(before.lines.get(key, ())) for key in keys}
 
     def started(self, run: Run) -> None:
-        self.run = run
+        self.steps, self.class_names = len(run.stream), list(run.stream.dataset.class_names)
         self.folder.remove_partials()
         for key, lines in self.lines.items():
             self.folder.rewrite(key, lines)
@@ -71,15 +71,14 @@ class Recorder(Listener):
             began = time.monotonic()
             states = self.audience.state_dict()
             self._write_down()
-            names = list(self.run.stream.dataset.class_names)
             so_far = SoFar(tick, self.lines, states, self.audience.dropped)
-            content = {**checkpoint.content(learner), "class_names": names}
+            content = {**checkpoint.content(learner), "class_names": self.class_names}
             self.folder.save_checkpoint(content, so_far)
             self.saved = time.monotonic()
             self.pause = max(SECONDS_BETWEEN, 10 * (self.saved - began))
 
     def _is_due(self, tick: Tick) -> bool:
-        if self.every is None or tick.step == len(self.run.stream):
+        if self.every is None or tick.step == self.steps:
             return self.every is not None
         if self.every == "auto":
             return time.monotonic() - self.saved > self.pause

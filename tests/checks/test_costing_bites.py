@@ -31,6 +31,13 @@ class CountsTooLittle(ER):
         return Images(trained=batch)
 
 
+@breaks("a_learner_is_freed_at_once", "a cycle of references")
+class KnowsItself(ER):
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.trainer.learner = self
+
+
 @breaks("declared_images_are_counted", "counted")
 class CountsTooMuch(ER):
     def cost(self, batch):
