@@ -85,7 +85,7 @@ def walk(
             with clock.scoring:
                 hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
             tried += len(y)
-        done, task, boundary = index + 1, stream.task_of(index), stream.ends_task(index)
+        done, boundary = index + 1, stream.ends_task(index)
         due = boundary and (at_task_ends or done == len(stream))
         due = due or (every is not None and done % every == 0)
         with clock.training:
@@ -98,19 +98,24 @@ def walk(
                 learner.end_task()
             if due or prequential:
                 loss = float(step.loss)  # waits for the device, so that its time counts here
+        tick = Tick(done, stream.task_of(index), hits=hits, tried=tried, **clock.read())
         if due:
-            if not math.isfinite(loss):
-                raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {done}")
-            with clock.scoring:
-                correct, total = test.score(learner)
-            point = Point(
-                done, task, hits=hits, tried=tried, boundary=boundary,
-                loss=loss, correct=correct, total=total, **clock.read(),
-            )  # fmt: skip
-            listener.scored(point)
+            tick = _scored(tick, learner, test, clock, loss, boundary)
+            listener.scored(tick)
         if boundary:
-            listener.task_ended(task)
-        yield point if due else Tick(done, task, hits=hits, tried=tried, **clock.read())
+            listener.task_ended(tick.task)
+        yield tick
+
+
+def _scored(
+    tick: Tick, learner: Learner, test: TestSet, clock: _Clock, loss: float, boundary: bool
+) -> Point:
+    if not math.isfinite(loss):
+        raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {tick.step}")
+    with clock.scoring:
+        correct, total = test.score(learner)
+    found = {"boundary": boundary, "loss": loss, "correct": correct, "total": total}
+    return Point(**{**vars(tick), **clock.read(), **found})
 
 
 class _Clock:

@@ -33,17 +33,21 @@ def make(
 ) -> torch.optim.Optimizer:
     """Fused, which is several times faster than the plain loop on a CPU too. On a GPU one kernel
     takes 36 tensors: the largest share the first, and only small ones are left for the second."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    trained.sort(key=Tensor.numel, reverse=True)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    trainable.sort(key=Tensor.numel, reverse=True)
     made: torch.optim.Optimizer
     if kind == "sgd":
-        made = SGD(trained, lr=lr, weight_decay=decay, fused=True)
+        made = SGD(trainable, lr=lr, weight_decay=decay, fused=True)
     elif kind == "nesterov":
-        made = SGD(trained, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=decay, fused=True)
+        made = SGD(
+            trainable, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=decay, fused=True
+        )
     else:
         adam = Adam if kind == "adam" else AdamW
-        on_gpu = any(parameter.is_cuda for parameter in trained)
-        made = adam(trained, lr=lr, betas=BETAS, weight_decay=decay, fused=True, capturable=on_gpu)
+        on_gpu = any(parameter.is_cuda for parameter in trainable)
+        made = adam(
+            trainable, lr=lr, betas=BETAS, weight_decay=decay, fused=True, capturable=on_gpu
+        )
     return made
 
 

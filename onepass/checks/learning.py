@@ -107,8 +107,8 @@ def vectors_are_learned_like_images(method: Method) -> None:
 def every_parameter_gets_a_gradient(method: Method) -> None:
     """No part of the network is forgotten by the loss."""
     learner = teach(make(method), small_stream(), last=12)
-    trained = [pair for pair in learner.model.named_parameters() if pair[1].requires_grad]
-    for name, parameter in trained:
+    trainable = [pair for pair in learner.model.named_parameters() if pair[1].requires_grad]
+    for name, parameter in trainable:
         idle = parameter.grad is None or not bool(parameter.grad.any())
         expect(not idle, f"{name} got no gradient")
 

@@ -13,13 +13,13 @@ Gradients = dict[str, Tensor]
 def batch_gradients(
     model: nn.Module, loss: Callable[..., Tensor], x: Tensor, *targets: Tensor
 ) -> Gradients:
-    """d loss(model(x), *targets) / d parameter for every trained parameter, by name: one row for
+    """d loss(model(x), *targets) / d parameter for every trainable parameter, by name: one row for
     each mini-batch. The first dimension of all arguments counts mini-batches, the second samples.
 
     The model must be evaluating, so that samples know nothing of each other and no statistics move.
     The result takes the room of the parameters times the number of mini-batches.
     """
-    trained = {
+    trainable = {
         name: parameter.detach()
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
@@ -29,5 +29,5 @@ def batch_gradients(
         return loss(functional_call(model, parameters, (x,)), *targets)
 
     over = (None, 0, *(0 for _ in targets))  # one set of parameters for all mini-batches
-    gradients: Gradients = vmap(grad(of_one), in_dims=over)(trained, x, *targets)
+    gradients: Gradients = vmap(grad(of_one), in_dims=over)(trainable, x, *targets)
     return gradients

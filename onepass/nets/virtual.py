@@ -20,23 +20,23 @@ def combined(
 
 
 def of_free_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of the trained parameters, with zeros in the rows of the head that do not move."""
+    """Gradients of the trainable parameters, with zeros in rows of the head that do not move."""
     # the optimiser's step is followed by Head.restore; here the same rows must not move at all
     free = {"head.weight": model.head.free.unsqueeze(1), "head.bias": model.head.free}
     return [
         gradient * free[name] if name in free else gradient
-        for name, gradient in zip(_trained(model), gradients, strict=True)
+        for name, gradient in zip(_trainable(model), gradients, strict=True)
     ]
 
 
 @torch.no_grad()
 def after_step(model: Classifier, gradients: Sequence[Tensor], lr: float) -> dict[str, Tensor]:
-    """What one plain step, theta - lr g without moments or decay, would make of the trained
+    """What one plain step, theta - lr g without moments or decay, would make of the trainable
     parameters, by name. The network itself is left alone."""
-    trained = _trained(model)
+    trainable = _trainable(model)
     moving = of_free_rows(model, gradients)
-    moved = torch._foreach_add(list(trained.values()), moving, alpha=-lr)
-    return dict(zip(trained, moved, strict=True))
+    moved = torch._foreach_add(list(trainable.values()), moving, alpha=-lr)
+    return dict(zip(trainable, moved, strict=True))
 
 
 @torch.no_grad()
@@ -47,5 +47,5 @@ def logits_with(model: Classifier, parameters: Mapping[str, Tensor], inputs: Ten
     return logits
 
 
-def _trained(model: Classifier) -> dict[str, nn.Parameter]:
+def _trainable(model: Classifier) -> dict[str, nn.Parameter]:
     return {name: one for name, one in model.named_parameters() if one.requires_grad}
