@@ -296,12 +296,24 @@ class Learner(Steps, Training, ABC):
         self._trainer = made
         try:
             self.build(shape, dtype)
+            made.parts = self._parts()
         except BaseException:
             self._trainer = None
             raise
-        for name, one in vars(self).items():
-            if isinstance(one, Part) and one not in made.parts.values():
-                made.parts[name] = one
+
+    def _parts(self) -> dict[str, Part]:
+        """Every attribute that is a part; one that only a list or a dict holds would be forgotten
+        when the learner is saved."""
+        found: dict[str, Part] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Part) and value not in found.values():
+                found[name] = value
+        for name, value in vars(self).items():
+            inside = value.values() if isinstance(value, dict) else value
+            for one in inside if isinstance(value, list | tuple | dict) else ():
+                if isinstance(one, Part) and one not in found.values():
+                    raise InputError(f"{name} holds a part: give it an attribute of its own")
+        return found
 
     def _admit(self, labels: Tensor) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""

@@ -1,17 +1,20 @@
-"""What the step of a method is written with, in the order of use.
+"""What the step of a method is written with, in the order of use:
 
-stream = self.as_samples(x, y)                            # (b)
-replay = self.store.draw(self.replay, fallback=stream)    # (r)
-stream_out, replay_out = self.forward(stream, replay)     # logits (b, C) (r, C)
-...                                                       # the paper: a loss of these
-self.keep(x, y)
-self.descend(loss)
-return Step.of(loss, stream_out, replay_out)
+    stream = self.as_samples(x, y)                            # (b)
+    replay = self.store.draw(self.replay, fallback=stream)    # (r)
+    stream_out, replay_out = self.forward(stream, replay)     # logits (b, C) (r, C)
+    ...                                                       # the paper: a loss of these
+    self.keep(x, y)
+    self.descend(loss)
+    return Step.of(loss, stream_out, replay_out)
+
+b, r and C stand for the samples of the stream, those of the replay, and the rows of the head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +23,7 @@ from torch import Tensor
 
 from onepass.memory import Store
 from onepass.nets import Classifier
-from onepass.parts import Images, Output, Samples, not_shown
+from onepass.parts import Images, Output, Samples, Show, not_shown
 from onepass.views import Views
 
 if TYPE_CHECKING:
@@ -29,15 +32,16 @@ if TYPE_CHECKING:
 PREDICTION_BATCH = {"cpu": 512, "cuda": 2048}
 
 
-class Steps:
+class Steps(ABC):
     """Reaches the trainer of a learner, whose steps it helps to write."""
 
     store: Store
     spent: dict[str, Images]
 
     @property
+    @abstractmethod
     def trainer(self) -> Trainer:
-        raise NotImplementedError  # the learner has it
+        """The learner has it."""
 
     # ---- what there is
 
@@ -111,9 +115,7 @@ class Steps:
             for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True)
         ]
 
-    def output(
-        self, logits: Tensor, batch: Samples, show: Callable[[], Tensor] = not_shown
-    ) -> Output:
+    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
         """Logits of views of a batch, with the batch's rows and weights for each view."""
         times = self.views.per_sample
         if times == 1:

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from teaching import TASKS, batch, made, register, reopened, teach
+from teaching import TASKS, Tidy, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune, InputError, NotFittedError
 from onepass.copies import Previous
-from onepass.losses import cross_entropy
 from onepass.memory import Reservoir
-from onepass.parts import Images, Samples
+from onepass.parts import Images
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,22 +33,6 @@ class Watched(Finetune):
 
     def scorer(self):
         self.ready.append((self.steps, len(self.ended)))
-        return super().scorer()
-
-
-@dataclass(kw_only=True, eq=False)
-class Tidy(Finetune):
-    """Trains when a task ends, and counts the images of that and of making a scorer."""
-
-    def on_task_end(self):
-        x = torch.ones(4, *self.trainer.shape, dtype=self.trainer.dtype)
-        rows = torch.arange(4) % len(self.classes)
-        (output,) = self.forward(Samples(x, rows, torch.ones(4)))
-        self.descend(cross_entropy(output, among=self.seen))
-        self.spend("task ends", Images(4, 1))
-
-    def scorer(self):
-        self.spend("scores", Images(0, 3))
         return super().scorer()
 
 
@@ -497,3 +480,16 @@ def test_what_is_done_at_a_tasks_end_is_tried_again_if_it_failed():
     learner.end_task()
     learner.end_task()
     assert learner.tries == 2
+
+
+@pytest.mark.parametrize("holder", [list, lambda parts: dict(enumerate(parts))])
+def test_a_part_that_would_be_forgotten_is_refused(holder):
+    class Hides(ER):
+        def build(self, shape, dtype):
+            super().build(shape, dtype)
+            self.teachers = holder([Previous(self.trainer)])
+
+    learner = made(Hides, memory=5)
+    with pytest.raises(InputError, match="teachers holds a part"):
+        learner.learn(*batch([0, 1]))
+    assert not learner.prepared

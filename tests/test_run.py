@@ -3,32 +3,13 @@
 from dataclasses import dataclass
 
 import pytest
-import torch
 from following import Stopped, stop_after
-from teaching import register
+from teaching import Tidy, register
 
 from onepass import Finetune
 from onepass.job import Job
-from onepass.losses import cross_entropy
-from onepass.parts import Images, Samples
 from onepass.report import tables
 from onepass.run import run
-
-
-@dataclass(kw_only=True, eq=False)
-class Tidy(Finetune):
-    """Trains when a task ends, and counts the images of that and of making a scorer."""
-
-    def on_task_end(self):
-        x = torch.ones(4, *self.trainer.shape, dtype=self.trainer.dtype)
-        rows = torch.arange(4) % len(self.classes)
-        (output,) = self.forward(Samples(x, rows, torch.ones(4)))
-        self.descend(cross_entropy(output, among=self.seen))
-        self.spend("task ends", Images(4, 1))
-
-    def scorer(self):
-        self.spend("scores", Images(0, 3))
-        return super().scorer()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,6 +1,7 @@
 """What the tests of a learner's own parts share: vectors around their label, and learners that have
 learned some of them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,28 @@ from registries import put_back
 from torch import Tensor
 
 import onepass
-from onepass import Learner
+from onepass import Finetune, Learner
+from onepass.losses import cross_entropy
+from onepass.parts import Images, Samples
 from onepass.registry import METHODS, method
 
 TASKS = ([0, 1], [2, 3], [4, 5])
+
+
+@dataclass(kw_only=True, eq=False)
+class Tidy(Finetune):
+    """Trains when a task ends, and counts the images of that and of making a scorer."""
+
+    def on_task_end(self):
+        x = torch.ones(4, *self.trainer.shape, dtype=self.trainer.dtype)
+        rows = torch.arange(4) % len(self.classes)
+        (output,) = self.forward(Samples(x, rows, torch.ones(4)))
+        self.descend(cross_entropy(output, among=self.seen))
+        self.spend("task ends", Images(4, 1))
+
+    def scorer(self):
+        self.spend("scores", Images(0, 3))
+        return super().scorer()
 
 
 def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
