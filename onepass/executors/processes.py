@@ -101,7 +101,7 @@ class Processes:
                     else:
                         workers.remove(worker)
                         worker.end()
-                    yield index, content if kind == "result" else _error(kind, content)
+                    yield index, content if kind == "result" else _error(kind, jobs[index], content)
 
 
 def _next(worker: Worker) -> Message:
@@ -112,8 +112,9 @@ def _next(worker: Worker) -> Message:
     return message
 
 
-def _error(kind: str, content: str) -> Exception:
-    return ERRORS.get(kind, TrainingError)(content)
+def _error(kind: str, job: Job, content: str) -> Exception:
+    told = f"{job.folder_name}: {content}" if kind in ("training", "killed") else content
+    return ERRORS.get(kind, TrainingError)(told)
 
 
 @contextmanager
