@@ -96,6 +96,7 @@ def start(kind: str, out: Path, nursery: ForkServerContext) -> Child:
     return child
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_moments_change_no_bit(
     tmp_path: Path, nursery: ForkServerContext
 ) -> None:
@@ -174,8 +175,14 @@ def test_an_interrupted_command_says_so_and_can_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"head": "frozen", "mirror": "true", "optimizer": "adamw"}],
-    ids=["default", "frozen"],
+    [
+        pytest.param({}, id="default"),
+        pytest.param(
+            {"head": "frozen", "mirror": "true", "optimizer": "adamw"},
+            id="frozen",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
     info: registry.MethodInfo, settings: dict[str, str], tmp_path: Path
