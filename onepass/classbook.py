@@ -56,6 +56,19 @@ class ClassBook:
         self.task += 1
         return True
 
+    def mark(self) -> tuple[int, int, int, int]:
+        """Where the book is now, for `back_to`."""
+        return len(self.labels), self.task, self.quiet, self.batches
+
+    def back_to(self, mark: tuple[int, int, int, int]) -> None:
+        """Takes a batch out again that was entered since. A boundary before it stays: the task that
+        it began has had no batch yet."""
+        known, task, self.quiet, batches = mark
+        for label in self.labels[known:]:
+            del self.row_of[label]
+        del self.labels[known:]
+        self.batches = batches if self.task == task else 0
+
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -125,7 +125,7 @@ class Learner(Steps, Training, ABC):
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            before = self.book.state_dict()
+            before = self.book.mark()
             try:
                 rows = self._admit(labels)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
@@ -330,18 +330,17 @@ class Learner(Steps, Training, ABC):
             return rows
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
-    def _withdraw(self, before: dict[str, Any]) -> None:
+    def _withdraw(self, before: tuple[int, int, int, int]) -> None:
         """A step has failed: its classes are as unknown as they were. (A boundary that was inferred
         before it stays: what a method does at a task's end cannot be undone.)"""
         self._scorer = None
         if not self.steps:  # nothing was learned: as if nothing had been tried
             self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
             return
-        known, came = len(before["labels"]), len(self.book.labels)
-        kept = {"task": self.task} if self.task > before["task"] else {}
-        self.book = ClassBook.from_state({**before, **kept})
-        if came > known:
-            self.trainer.withdraw_rows(known, came)
+        came = len(self.book.labels)
+        self.book.back_to(before)
+        if came > len(self.book.labels):
+            self.trainer.withdraw_rows(len(self.book.labels), came)
 
     def _end_task(self) -> None:
         if self.book.batches and not self.task_ended:

@@ -448,11 +448,12 @@ def test_classes_of_a_step_that_fails_are_as_unknown_as_before():
     for labels in ([2, 3], [4, 5]):  # after a boundary, which the first of them infers
         with pytest.raises(RuntimeError, match="out of memory"):
             tried.learn(*batch(labels))
-    assert tried.classes == [0, 1]
+    assert (tried.classes, tried.task) == ([0, 1], 1)
     assert tried.scores(batch([0])[0]).shape == (1, 2)
     assert torch.equal(tried.model.head.weight[2:4], born)
     tried.failing = False
     assert teach(tried, [2, 3]).classes == [0, 1, 2, 3]
+    assert tried.task == 1
 
 
 def test_a_batch_may_be_kept_when_a_task_ends():
