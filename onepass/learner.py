@@ -72,6 +72,7 @@ class Learner(Steps, Training, ABC):
     presets: ClassVar[dict[str, Preset]] = {}  # other settings by name, each with its source
     exempt: ClassVar[dict[str, str]] = {}  # checks that cannot apply, with the reason
     quick: ClassVar[dict[str, Any]] = {}  # settings under which a test takes seconds
+    forgets: ClassVar[bool] = False  # near fine-tuning by design, where classes do not come back
     capturable: ClassVar[bool] = True  # whether a step can be a CUDA graph
     trains_to_score: ClassVar[bool] = False  # then it is scored at the end only, unless asked
 

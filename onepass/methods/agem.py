@@ -87,6 +87,7 @@ class AGEM(Replay):
     True
     """
 
+    forgets: ClassVar[bool] = True
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "replay": 10, "augment": "none"},

@@ -36,6 +36,7 @@ class Finetune(Learner):
     True
     """
 
+    forgets: ClassVar[bool] = True
     exempt: ClassVar[dict[str, str]] = {
         "memory_reaches_the_gradient": "it keeps no samples",
         "beats_finetuning": "it is fine-tuning",
@@ -68,3 +69,5 @@ class Joint(Finetune):
     >>> last.accuracy > 85
     True
     """
+
+    forgets: ClassVar[bool] = False

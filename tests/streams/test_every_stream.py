@@ -12,8 +12,6 @@ SLOW = ["class-incremental:boundaries=false", "long-tail:rho=20", "blurry:n=50,m
 SLOW += [name for name in STREAMS.entries if not any(one.startswith(name) for one in QUICK + SLOW)]
 SPECS = [*QUICK, *(pytest.param(spec, marks=pytest.mark.slow) for spec in SLOW)]
 
-CHANCE = 10
-
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
@@ -22,6 +20,7 @@ def test_the_method_learns_the_stream(info, spec, tmp_path):
     chosen = {"settings": quick, "stream": spec, "every": 20}
     job = Job(info.key, dataset="synthetic", memory=60, device="cpu", **chosen)
     result = run(job, tmp_path, checkpoint=None)
-    assert result.accuracy > 1.5 * CHANCE
+    forgets = info.learner.forgets and "m=50" not in spec
+    assert result.accuracy > (15 if forgets else 30)
     assert f"stream={spec}" in result.variant
     assert result.tasks == (1 if info.one_task else 5)
