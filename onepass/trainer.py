@@ -112,7 +112,11 @@ class Trainer:
         )
         self.model = self._network(make_head, extra_modules)
         self.optimizer = optimise.make(
-            settings.optimizer, self.model.parameters(), settings.lr, settings.weight_decay
+            settings.optimizer,
+            self.model.parameters(),
+            settings.lr,
+            settings.weight_decay,
+            rows=self.model.head.trainable,
         )
         generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
         self._engine = engine.make(settings.engine, capturable, self.where, generators)

@@ -298,8 +298,20 @@ def test_what_does_not_train_is_not_trainable():
     assert names == ["body.1.weight", "body.1.bias", "head.weight", "head.bias"]
     trainable = learner.trainer.trainable
     assert [one.shape for one in trainable] == [(3, 4), (3,), (16, 3), (16,)]
-    (group,) = learner.trainer.optimizer.param_groups
-    assert {id(one) for one in group["params"]} == {id(one) for one in trainable}
+    groups = learner.trainer.optimizer.param_groups
+    taken = {id(one) for group in groups for one in group["params"]}
+    assert taken == {id(one) for one in trainable}
+
+
+def test_each_row_of_the_head_counts_the_steps_since_its_class_came():
+    """Through growth, too: the capacity is 16."""
+    learner = made(Finetune, net="mlp")
+    x = torch.rand(20, 6, generator=torch.Generator().manual_seed(0))
+    for labels in (range(2), range(2), range(2, 4), range(20)):
+        learner.learn(x[: len(labels)], list(labels))
+    head, state = learner.model.head, learner.trainer.optimizer.state
+    counts = state[head.trainable[0]]["count"]
+    assert counts[:20].tolist() == [4, 4, 2, 2] + [1] * 16
 
 
 # ---- a trainer without a learner
