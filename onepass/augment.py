@@ -7,6 +7,7 @@ another library can be given the same parameters.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -32,17 +33,64 @@ class Crop(NamedTuple):
     offset: Tensor
 
 
-def draw_crops(count: int, rng: torch.Generator, area: tuple[float, float] = AREA) -> Crop:
-    """Area uniform between two bounds, aspect ratio log-uniform in 3/4 … 4/3, position uniform.
+DrawCrops = Callable[[int, torch.Generator], Crop]
 
-    A window may reach past the image by up to 15 % on one side; what lies there is the image's
-    reflection.
+
+class WholePixels:
+    """Draws windows of whole pixels inside images of one size, as the published script does: area
+    uniform between two bounds, aspect ratio (as that of the image is 1) log-uniform in 3/4 … 4/3,
+    sides rounded, drawn again until both fit.
+
+    Area and logarithm of the aspect are uniform exactly where the two sides are, so a window of
+    w x h pixels has the probability of its unit cell's share of the region between the bounds. A
+    table of those takes the place of redrawing.
     """
-    drawn = _uniform((count,), *area, rng)
-    stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng).exp()
-    side = drawn.sqrt()
-    size = torch.stack([side * stretch, side / stretch], dim=1)
-    return Crop(size, _uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
+
+    def __init__(
+        self, height: int, width: int, area: tuple[float, float], device: torch.device
+    ) -> None:
+        share = _shares_of_cells(width, height, area)  # (width, height)
+        fitting = share.nonzero()  # w - 1 and h - 1 of each window that can be drawn    (n, 2)
+        total = share[share > 0].cumsum(0)
+        self.up_to = (total / total[-1]).float().to(device)  # (n)
+        self.whole = torch.tensor([width, height], dtype=torch.float32, device=device)
+        self.size = (fitting + 1).float().to(device)  # (n, 2)
+
+    def __call__(self, count: int, rng: torch.Generator) -> Crop:
+        uniform = torch.rand(3, count, generator=rng, device=rng.device)
+        size = self.size.index_select(0, torch.searchsorted(self.up_to, uniform[0], right=True))
+        # a window's centre moves by half pixels, and no further than the window stays inside
+        spare = self.whole - size  # (count, 2)
+        moved = (uniform[1:].T * (2 * spare + 1)).floor() - spare
+        return Crop(size / self.whole, moved / self.whole)
+
+
+def _shares_of_cells(width: int, height: int, area: tuple[float, float]) -> Tensor:
+    """The area, (width, height), that {(x, y): area_0 < x y < area_1, 3/4 < x / y < 4/3} has in
+    each cell of the sides that are rounded to w and h pixels, x = w / width, y = h / height."""
+    strips = 64  # of each cell; in every strip the lower and upper ends of y are known
+    x = (torch.arange(width * strips, dtype=torch.float64) + 0.5) / strips + 0.5  # in pixels
+    x = x.view(width, strips, 1) / width
+    edges = (torch.arange(height + 1, dtype=torch.float64) + 0.5) / height
+    lower = torch.maximum(area[0] / x, x / ASPECT[1])
+    upper = torch.minimum(area[1] / x, x / ASPECT[0])
+    inside = torch.minimum(upper, edges[1:]) - torch.maximum(lower, edges[:-1])
+    return inside.clamp(min=0).sum(dim=1)
+
+
+class Reflected:
+    """Draws windows of the same areas and aspects, of any size and at any place: one may reach past
+    the image by up to 15 % on one side; what lies there is the image's reflection."""
+
+    def __init__(self, area: tuple[float, float]) -> None:
+        self.area = area
+
+    def __call__(self, count: int, rng: torch.Generator) -> Crop:
+        drawn = _uniform((count,), *self.area, rng)
+        stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng).exp()
+        side = drawn.sqrt()
+        size = torch.stack([side * stretch, side / stretch], dim=1)
+        return Crop(size, _uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
 
 
 def pixel_centres(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
@@ -84,7 +132,9 @@ def grey(images: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen.view(-1, 1, 1, 1), luma, images)
 
 
-def crop_grey(images: Tensor, rng: torch.Generator, centres: Tensor) -> Tensor:
+def crop_grey(
+    images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
+) -> Tensor:
     """The paper's augmentation, with the parameter values of its released code."""
     cropped = crop(images, draw_crops(len(images), rng), centres)
     return grey(cropped, draw_greys(len(images), rng))
@@ -144,15 +194,17 @@ def jitter(images: Tensor, drawn: Jitter) -> Tensor:
     return tint(lit, drawn.saturation, drawn.hue)
 
 
-def contrastive(images: Tensor, rng: torch.Generator, centres: Tensor) -> Tensor:
+def contrastive(
+    images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
+) -> Tensor:
     """The second view of contrastive replay (SCR), of pixels in [0, 1]: crop, flip, jitter, grey.
 
     Brightness adds, contrast multiplies, saturation and hue are those of HSV, as in the library of
     its authors (kornia 0.4.1). That one draws the order of these four anew for each batch, where
-    here it is fixed, and draws a crop again that would reach past the image.
+    here it is fixed.
     """
     count = len(images)
-    window = flip(draw_crops(count, rng, CONTRASTIVE_AREA), draw_flips(count, rng))
+    window = flip(draw_crops(count, rng), draw_flips(count, rng))
     jittered = jitter(crop(images, window, centres), draw_jitter(count, rng))
     return grey(jittered, draw_greys(count, rng))
 

@@ -47,8 +47,8 @@ class Learner(Steps, Training, ABC):
     optimizer, lr, weight_decay
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
     augment
-        `crop-grey` on images (drawn anew at every use), `contrastive` (smaller crops, flips,
-        colours and greys), or `none`.
+        `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
+        the image), `contrastive` (smaller crops, flips, colours and greys), or `none`.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std

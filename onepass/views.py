@@ -8,10 +8,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from onepass.augment import contrastive, crop_grey, pixel_centres
+from onepass.augment import (
+    AREA,
+    CONTRASTIVE_AREA,
+    DrawCrops,
+    Reflected,
+    WholePixels,
+    contrastive,
+    crop_grey,
+    pixel_centres,
+)
 from onepass.errors import InputError
 
-Augment = Literal["crop-grey", "contrastive", "none"]
+Augment = Literal["crop-grey", "crop-grey-reflected", "contrastive", "none"]
 
 
 class Views:
@@ -47,6 +56,7 @@ class Views:
         self.per_sample = 2 if mirror and images else 1
         self.rng = rng
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
+        self.draw_crops = _windows(self.augment, shape, device)
         self.mean = self.std = self.scale = self.shift = None
         if mean is not None and std is not None:
             self.mean = _per_channel("mean", mean, shape, device)
@@ -76,11 +86,12 @@ class Views:
 
     def augmented(self, inputs: Tensor) -> Tensor:
         """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
-        if self.centres is None or self.augment == "none":
+        if self.centres is None or self.draw_crops is None:
             return inputs
+        drawn = self.rng, self.centres, self.draw_crops
         if self.augment == "contrastive":
-            return self.normalise(contrastive(self.pixels(inputs), self.rng, self.centres))
-        return crop_grey(inputs, self.rng, self.centres)
+            return self.normalise(contrastive(self.pixels(inputs), *drawn))
+        return crop_grey(inputs, *drawn)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Each sample augmented, and its mirror image by draws of its own."""
@@ -91,6 +102,15 @@ class Views:
         behind all samples, go with their own batch."""
         by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
+
+
+def _windows(augment: Augment, shape: tuple[int, ...], device: torch.device) -> DrawCrops | None:
+    if augment == "none":
+        return None
+    if augment == "crop-grey-reflected":
+        return Reflected(AREA)
+    area = CONTRASTIVE_AREA if augment == "contrastive" else AREA
+    return WholePixels(shape[1], shape[2], area, device)
 
 
 def mean_over_views(values: Tensor, samples: int) -> Tensor:

@@ -33,8 +33,16 @@ def cropped(batch, drawn):
     return augment.crop(batch, drawn, augment.pixel_centres(*batch.shape[2:]))
 
 
+CPU = torch.device("cpu")
+
+
+def whole_pixels(height, width, area=augment.AREA):
+    return augment.WholePixels(height, width, area, CPU)
+
+
 def crop_greyed(batch, source):
-    return augment.crop_grey(batch, source, augment.pixel_centres(*batch.shape[2:]))
+    shape = batch.shape[2:]
+    return augment.crop_grey(batch, source, augment.pixel_centres(*shape), whole_pixels(*shape))
 
 
 def reflected(position, size):
@@ -93,7 +101,7 @@ def test_a_crop_is_what_sampling_by_hand_gives(seed, height, width, channels):
 def test_a_window_inside_the_image_is_what_kornia_warps():
     """Kornia moves pixel centres by a matrix from the image to the crop."""
     batch, size = images(40, 3, 16, 16), 16
-    drawn = augment.draw_crops(40, generator(3))
+    drawn = augment.Reflected(augment.AREA)(40, generator(3))
     inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
     assert int(inside.sum()) > 5
     batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
@@ -128,12 +136,50 @@ def test_right_and_down_move_the_window_right_and_down():
 
 def test_a_constant_image_stays_constant_under_any_window():
     batch = torch.full((200, 1, 6, 6), 0.7)
-    found = cropped(batch, augment.draw_crops(200, generator(1)))
+    found = cropped(batch, augment.Reflected(augment.AREA)(200, generator(1)))
     assert torch.allclose(found, batch, atol=1e-6)
 
 
+@pytest.mark.parametrize(("width", "height"), [(32, 32), (9, 7), (4, 20)])
+@pytest.mark.parametrize("area", [augment.AREA, augment.CONTRASTIVE_AREA])
+def test_windows_inside_are_drawn_as_if_drawn_again_until_they_fit(width, height, area):
+    """Sides and offsets in pixels, against the published script's way: candidates are rounded, the
+    first that fits is taken, offsets are whole numbers on both sides of the middle."""
+    count, source = 40_000, np.random.default_rng(1)
+    drawn = source.uniform(*area, 40 * count)
+    aspect = np.exp(source.uniform(np.log(3 / 4), np.log(4 / 3), 40 * count))
+    sides = np.stack([np.sqrt(drawn * aspect) * width, np.sqrt(drawn / aspect) * height]).round()
+    sides = sides[:, ((sides >= 1) & (sides <= [[width], [height]])).all(axis=0)][:, :count]
+    spare = np.array([[width], [height]]) - sides.astype(int)
+    expected = np.concatenate([sides, source.integers(-spare, spare + 1)])
+
+    found = whole_pixels(height, width, area)(count, generator(2))
+    pixels = torch.tensor([width, height])
+    found = torch.cat([found.size * pixels, found.offset * pixels], dim=1).double().numpy().T
+    assert np.allclose(found, found.round(), atol=1e-4)
+    found = found.round()
+    assert bool((found[:2] + np.abs(found[2:]) <= [[width], [height]]).all())
+    pairs = [(0, 1), (2, 3), (0, 2), (1, 3)]  # sides, offsets, and either side with its offset
+    for one, other in pairs:
+        rows = [
+            np.unique(np.stack([t[one], t[other]]), axis=1, return_counts=True)
+            for t in (expected, found)
+        ]
+        counts = {tuple(cell): [0, 0] for values, _ in rows for cell in values.T}
+        for which, (values, often) in enumerate(rows):
+            for cell, number in zip(values.T, often, strict=True):
+                counts[tuple(cell)][which] = number
+        table = np.array([pair for pair in counts.values() if sum(pair) >= 20]).T
+        assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+def test_windows_of_one_pixel_and_of_thin_images_are_the_whole():
+    drawn = whole_pixels(1, 2)(10, generator())
+    assert drawn.size.eq(1).all() and drawn.offset.eq(0).all()
+
+
 def test_areas_aspects_and_positions_are_drawn_as_stated():
-    drawn = augment.draw_crops(20_000, generator(5))
+    drawn = augment.Reflected(augment.AREA)(20_000, generator(5))
     assert drawn.size.shape == drawn.offset.shape == (20_000, 2)
     width, height = drawn.size.double().numpy().T
     right, down = drawn.offset.double().numpy().T
@@ -149,7 +195,7 @@ def test_areas_aspects_and_positions_are_drawn_as_stated():
 
 
 def test_a_window_reaches_past_the_image_by_no_more_than_stated():
-    drawn = augment.draw_crops(20_000, generator(6))
+    drawn = augment.Reflected(augment.AREA)(20_000, generator(6))
     past = (drawn.size + drawn.offset.abs() - 1) / 2  # in units of the image
     for furthest in past.amax(dim=0).tolist():
         assert 0.10 < furthest < 0.16
@@ -183,7 +229,7 @@ def test_one_image_in_five_is_greyed():
 
 
 def test_every_sample_has_draws_of_its_own():
-    same = images(1).expand(50, -1, -1, -1)
+    same = images(1, height=64, width=64).expand(50, -1, -1, -1)  # so large that no two are alike
     found = crop_greyed(same, generator(4))
     assert len({tuple(one.flatten().tolist()) for one in found}) == 50
 
@@ -233,6 +279,13 @@ def test_plain_and_mirror_images_are_augmented_in_one_call():
     both = torch.cat([batch, batch.flip(3)])
     assert torch.equal(views()(batch), crop_greyed(both, generator(1)))
     assert torch.equal(views(mirror=False)(batch), crop_greyed(batch, generator(1)))
+
+
+def test_windows_may_be_asked_to_reach_past_the_image():
+    batch, centres = images(), augment.pixel_centres(9, 7)
+    expected = augment.crop_grey(batch, generator(1), centres, augment.Reflected(augment.AREA))
+    made = views(augment="crop-grey-reflected", mirror=False)
+    assert torch.equal(made(batch), expected)
 
 
 def test_a_mirror_image_has_draws_of_its_own():
@@ -314,7 +367,7 @@ def test_the_four_in_a_row_are_kornias_in_the_same_order():
 
 def test_a_flipped_window_is_kornias_mirror_image_of_it():
     batch, chosen = images(6), torch.tensor([True, False, True, True, False, False])
-    drawn = augment.draw_crops(6, generator(2), augment.CONTRASTIVE_AREA)
+    drawn = whole_pixels(9, 7, augment.CONTRASTIVE_AREA)(6, generator(2))
     plain = cropped(batch, drawn)
     expected = torch.where(chosen.view(-1, 1, 1, 1), kornia.geometry.hflip(plain), plain)
     assert torch.allclose(cropped(batch, augment.flip(drawn, chosen)), expected, atol=1e-6)
@@ -323,7 +376,7 @@ def test_a_flipped_window_is_kornias_mirror_image_of_it():
 def test_small_windows_are_what_kornia_crops():
     """Kornia is given the window's corners, as centres of the pixels there."""
     size = 16
-    batch, drawn = images(60, 3, size, size), augment.draw_crops(60, generator(4), (0.2, 1.0))
+    batch, drawn = images(60, 3, size, size), augment.Reflected((0.2, 1.0))(60, generator(4))
     inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
     assert int(inside.sum()) > 10
     batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
@@ -367,19 +420,15 @@ def test_flips_and_jitters_are_drawn_as_stated():
     assert np.abs(pairs - np.eye(4)).max() < 0.04
 
 
-def test_contrastive_windows_take_a_fifth_of_the_image_or_more():
-    drawn = augment.draw_crops(20_000, generator(5), augment.CONTRASTIVE_AREA)
-    area = drawn.size.prod(dim=1).double().numpy()
-    assert stats.kstest((area - 0.2) / 0.8, "uniform").pvalue > 1e-3
-
-
 def contrastively(batch, source):
-    return augment.contrastive(batch, source, augment.pixel_centres(*batch.shape[2:]))
+    shape = batch.shape[2:]
+    draw_crops = whole_pixels(*shape, (0.2, 1.0))
+    return augment.contrastive(batch, source, augment.pixel_centres(*shape), draw_crops)
 
 
 def test_the_contrastive_view_is_crop_flip_jitter_grey():
     batch, source = images(40), generator(6)
-    window = augment.draw_crops(40, source, (0.2, 1.0))
+    window = whole_pixels(9, 7, (0.2, 1.0))(40, source)
     flips = augment.draw_flips(40, source)
     jitter = augment.draw_jitter(40, source)
     greys = augment.draw_greys(40, source)

@@ -7,6 +7,7 @@ from replaying import Normed
 from torch import Tensor, nn
 
 import onepass
+from onepass.augment import AREA, Reflected
 from onepass.parts import Output, Samples
 from onepass.views import mean_over_views
 
@@ -96,7 +97,7 @@ def test_both_forwards_draw_the_same_views(forward):
     """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""
     learner, samples = keeping(mirror=True)
     state = learner.rngs["augmentation"].get_state()
-    learner.views.augment = "crop-grey"
+    learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", Reflected(AREA)
     expected = learner.views(samples.x)
     learner.rngs["augmentation"].set_state(state)
     shown = [output.views for output in getattr(learner, forward)(*samples.cut(2, 3))]

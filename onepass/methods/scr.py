@@ -33,10 +33,9 @@ Departures from the authors' code: a class without samples in the memory has a r
 here it is never predicted. Their review forwards each first view once more to no purpose and drops
 a short last batch; here the memory is cut into equal pieces of at most `replay`. Their images are
 not normalised and their ResNet18 has 20 channels: `mean`, `std` and `net` are the protocol's.
-`augment="contrastive"` is their augmentation but for the order of the jitter's operations and for
-crops that reach past the edge (see `augment.contrastive`). From the paper: none. How the GSA
-authors ran SCR is known only as far as batch, replay and augmentation: the rest of the default is
-ours.
+`augment="contrastive"` is their augmentation but for the order of the jitter's operations (see
+`augment.contrastive`). From the paper: none. How the GSA authors ran SCR is known only as far as
+batch, replay and augmentation: the rest of the default is ours.
 Cost: 2 (batch + replay) images, forward and backward; each task's end twice the memory; before
 scores one forward of the memory. Kept: raw sample and label.
 """

@@ -252,7 +252,7 @@ def test_an_old_class_in_the_stream_counts_as_old():
 def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
     calls = []
 
-    def brighter(pixels: Tensor, source: torch.Generator, centres: Tensor) -> Tensor:
+    def brighter(pixels: Tensor, source: torch.Generator, centres: Tensor, _: object) -> Tensor:
         calls.append((len(pixels), tuple(centres.shape)))
         return pixels + 1
 

