@@ -28,7 +28,8 @@ class Result:
     How good it was, in percent
         `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
-        over equally spaced points; `prequential_accuracy`, each batch before it was learned;
+        over equally spaced points, at least three; `prequential_accuracy`, each batch before it was
+        learned;
         `accuracy_matrix`, after task i on task j; `class_accuracy`. None stands for what was not
         scored or cannot be.
     How long it took
@@ -59,7 +60,7 @@ class Result:
     mean_task_accuracy: float
     anytime_accuracy: float | None
     prequential_accuracy: float | None
-    accuracy_matrix: list[list[float | None]]
+    accuracy_matrix: list[list[float | None]] = field(metadata=PRINTED)
     class_accuracy: list[float | None]
 
     steps: int = field(metadata=PRINTED)
@@ -105,7 +106,7 @@ class Result:
             forgetting=metrics.forgetting(a),
             forgetting_all_tasks=metrics.forgetting_all(a),
             mean_task_accuracy=metrics.mean_task_accuracy(a),
-            anytime_accuracy=metrics.anytime(spaced) if spaced else None,
+            anytime_accuracy=metrics.anytime(spaced),
             prequential_accuracy=last.prequential,
             accuracy_matrix=a,
             class_accuracy=metrics.per_class(last.correct, last.total),

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from command import Done, contents, events, names, onepass, process, untouched
@@ -23,6 +24,7 @@ KEYS = [
     "seed",
     "accuracy",
     "forgetting",
+    "accuracy_matrix",
     "steps",
     "seconds",
     "steps_per_second",
@@ -31,6 +33,7 @@ KEYS = [
     "state_sha256",
     "out",
 ]
+ABOVE_THE_DIAGONAL = [[j > i for j in range(5)] for i in range(5)]
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps")
 
 
@@ -96,6 +99,9 @@ def test_json_has_exactly_the_promised_keys(several: Done) -> None:
         assert record["memory"] == (0 if record["method"] == "finetune" else 100)
         assert 0 <= record["accuracy"] <= 100
         assert 0 <= record["forgetting"] <= 100
+        matrix = record["accuracy_matrix"]
+        assert [[value is None for value in row] for row in matrix] == ABOVE_THE_DIAGONAL
+        assert mean(matrix[-1]) == pytest.approx(record["accuracy"], abs=1)  # over unequal tasks
         assert record["steps"] == 146
         assert record["steps_per_second"] == pytest.approx(record["steps"] / record["seconds"])
         assert record["device"] == "cpu"
