@@ -21,6 +21,8 @@ class Dataset:
     Images are uint8 of shape (n, channels, height, width); feature vectors are float32 of
     shape (n, features). `mean` and `std` are per channel, in units of the network's input
     (images: pixel / 255), and are computed from the training images where not given.
+    `mirror_is_same_class`: whether the mirror image of an image is one of the same class; of a
+    photo it is, of a digit it is not.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    mirror_is_same_class: bool = True
 
     def __post_init__(self) -> None:
         for part, x, y in (

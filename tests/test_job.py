@@ -1,0 +1,152 @@
+"""What a job asks for: presets, mirror images, and how older records say it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from following import Stopped, stop_after
+
+import onepass
+from onepass import ER, Dataset, GSAReleased, InputError
+from onepass.errors import RunError
+from onepass.job import Job
+from onepass.parts import Preset
+from onepass.report import tables
+from onepass.run import run
+from onepass.supplies import Supplies
+
+PHOTOS = replace(onepass.load("synthetic"), mirror_is_same_class=True)
+SIGNS = replace(PHOTOS, mirror_is_same_class=False)
+VECTORS = replace(
+    onepass.load("synthetic", shape=(4,)), mirror_is_same_class=False, mean=None, std=None
+)
+
+
+def learner(dataset: Dataset, **asked: object) -> onepass.Learner:
+    _, made = Job(dataset="./mine", device="cpu", **asked).make(dataset)
+    return made
+
+
+# ---- mirror images
+
+
+@pytest.mark.parametrize(("method", "preset"), [("er", "tuned"), ("gdumb", "official")])
+def test_a_preset_that_mirrors_is_refused_where_a_mirror_image_is_another_class(method, preset):
+    asked = {"method": method, "preset": preset}
+    assert learner(PHOTOS, **asked).mirror
+    assert learner(VECTORS, **asked).mirror  # which changes nothing: vectors are not mirrored
+    with pytest.raises(InputError, match=rf"{preset}.*'{method}'.*--set mirror=false"):
+        learner(SIGNS, **asked)
+    others = {**vars(learner(PHOTOS, **asked)), "mirror": False}
+    kept = learner(SIGNS, **asked, settings={"mirror": "false"})
+    assert kept.get_params() == {name: others[name] for name in kept.get_params()}
+    assert learner(SIGNS, **asked, settings={"mirror": "true"}).mirror
+
+
+def test_a_preset_that_does_not_mirror_is_for_all_data():
+    assert not learner(SIGNS, method="scr", preset="official").mirror
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told", "mirrors"),
+    [
+        ("digits", None, False),
+        ("synthetic", None, False),
+        ("mnist", None, False),
+        ("cifar100", None, True),
+        ("./mine", None, True),
+        ("./mine", False, False),
+    ],
+)
+def test_a_method_that_mirrors_by_default_does_so_where_the_class_stays(dataset, told, mirrors):
+    """And its run says so, as if it had been set by hand: these are one and the same job."""
+    job = Job("gsa-released", dataset, mirror_is_same_class=told)
+    _, made = replace(job, device="cpu").make(PHOTOS if mirrors else SIGNS)
+    assert made.mirror is mirrors
+    assert ("mirror=false" in job.variant.split()) is not mirrors
+    if not mirrors:
+        by_hand = replace(job, settings={"mirror": "false"})
+        assert (by_hand.identity, by_hand.folder_name) == (job.identity, job.folder_name)
+    for value in ("true", "false"):
+        assert replace(job, settings={"mirror": value}).identity["settings"] == {"mirror": value}
+
+
+def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch):
+    plain, both = Preset({"mirror": False}, "a test"), Preset({"mirror": True}, "a test")
+    monkeypatch.setattr(GSAReleased, "presets", {"official": plain, "tuned": both})
+    job = Job("gsa-released", "digits", preset="official")
+    assert job.variant == "official"
+    with pytest.raises(InputError, match="mirror images"):
+        replace(job, preset="tuned").make(onepass.load("digits"))
+
+
+def test_what_is_told_of_data_is_not_told_of_them_in_other_jobs(tmp_path):
+    parts = {name: getattr(PHOTOS, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+    np.savez(tmp_path / "mine.npz", **parts)
+    job, supplies = Job("er", str(tmp_path / "mine.npz")), Supplies()
+    told = [supplies.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)]
+    assert [dataset.mirror_is_same_class for dataset in told] == [True, False]
+
+
+# ---- records of older versions
+
+
+def age(folder: Path) -> None:
+    """Makes a run's files those of a version in which `common` was called `paper`."""
+    for name in ("run.json",):
+        if (folder / name).exists():
+            content = json.loads((folder / name).read_text())
+            job = content.get("job", content)
+            if name == "run.json":
+                job["preset"] = "paper"
+                del job["mirror_is_same_class"]
+            (folder / name).write_text(json.dumps(content))
+
+
+def old_run(job: Job, out: Path):
+    result = run(job, out)
+    age(Path(result.out))
+    return result
+
+
+def test_a_finished_run_of_the_preset_that_was_called_paper_is_not_run_again(tmp_path):
+    job = Job("er", "synthetic", batch=60, device="cpu")
+    first = old_run(job, tmp_path)
+    assert run(job, tmp_path, resume=True, listeners=[stop_after(1)]) == first
+
+
+def test_a_broken_run_of_the_preset_that_was_called_paper_goes_on(tmp_path):
+    job = Job("er", "synthetic", device="cpu")
+    whole = run(job, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+    age(tmp_path / job.folder_name)
+    result = run(job, tmp_path, resume=True)
+    assert result.state_sha256 == whole.state_sha256
+
+
+def test_old_and_new_runs_are_one_row(tmp_path):
+    job = Job("er", "synthetic", batch=60, device="cpu")
+    old_run(job, tmp_path)
+    run(replace(job, seed=1), tmp_path)
+    (row,) = tables.summarise(tables.read(tmp_path))
+    assert (row.runs, row.variant) == (2, "batch=60")
+
+
+def test_what_is_called_paper_is_another_preset_for_a_method_that_has_one(tmp_path, monkeypatch):
+    job = Job("er", "synthetic", batch=60, device="cpu")
+    old_run(job, tmp_path)
+    monkeypatch.setattr(ER, "presets", {"paper": Preset({"lr": 1e-2}, "a test")})
+    with pytest.raises(RunError, match="preset 'paper', not 'common'"):
+        run(job, tmp_path, resume=True)
+    theirs = replace(job, preset="paper")
+    assert run(theirs, tmp_path).variant == "paper batch=60"
+    assert run(theirs, tmp_path, resume=True, listeners=[stop_after(1)]).variant == "paper batch=60"
+
+
+@pytest.mark.parametrize("preset", ["official", "tuned", None])
+def test_other_presets_of_a_record_are_not_the_common_one(preset):
+    job = Job("er", "synthetic")
+    assert job.identity_in({**job.identity, "preset": preset}) != job.identity
