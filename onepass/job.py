@@ -8,17 +8,21 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from onepass import data, registry, streams
 from onepass.data.load import is_path
 from onepass.errors import InputError, UnknownNameError
 from onepass.learner import Learner
 from onepass.scoring import check_scorable
+from onepass.settings import check
 from onepass.streams import Stream
 
 COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned")
+Normalise = Literal["dataset", "first-task"]
 # What an older record of a job does not have, with the value that the job had.
-LATER = {"mirror_is_same_class": None}
+LATER = {"mirror_is_same_class": None, "normalise": "dataset"}
 POINTS_PER_RUN = 20
 # Not part of a variant: they stand beside it, or say how a run is watched and not what it is.
 BESIDE = frozenset(
@@ -32,7 +36,8 @@ class Job:
 
     `settings` are the constructor's arguments as text, as `--set` takes them. `probes` are the
     names of what watches the run; they change nothing in it. `mirror_is_same_class` is told of the
-    user's own data only.
+    user's own data only; `normalise` says whose mean and standard deviation samples are normalised
+    by: the dataset's, or those of the samples in the stream's first task.
     """
 
     method: str
@@ -46,6 +51,7 @@ class Job:
     image_size: int | None = None
     test_fraction: float | None = None
     mirror_is_same_class: bool | None = None
+    normalise: Normalise = "dataset"
     preset: str = COMMON
     settings: dict[str, str] = field(default_factory=dict)
     validation: float = 0.0
@@ -168,8 +174,7 @@ class Job:
         """Constructor defaults, then the preset, then what was set by hand."""
         learner = registry.get(self.method).learner
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device}
-        if stream.dataset.mean is not None:
-            chosen |= {"mean": stream.dataset.mean, "std": stream.dataset.std}
+        chosen |= self.normalisation(stream)
         if "memory" in learner.setting_names():
             chosen["memory"] = self.memory
         chosen |= self.preset_settings()
@@ -178,6 +183,16 @@ class Job:
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
         return chosen | learner.read_settings(self.run_settings)
+
+    def normalisation(self, stream: Stream) -> dict[str, Any]:
+        """Mean and standard deviation for the learner: the dataset's, if it has any, or those of
+        the samples as they come in the stream's first task."""
+        check("normalise", self.normalise, Normalise)
+        mean, std = stream.dataset.mean, stream.dataset.std
+        if self.normalise == "first-task":
+            steps = [step for step in range(len(stream)) if stream.task_of(step) == 0]
+            mean, std = data.statistics(torch.cat([stream.batch(step)[0] for step in steps]))
+        return {} if mean is None else {"mean": mean, "std": std}
 
     def _check_mirror(self, dataset: data.Dataset) -> None:
         """A preset that mirrors images teaches nonsense where these are of another class."""

@@ -24,7 +24,8 @@ class Result:
     What was run
         `method`, `dataset` (its name), `dataset_identity` (its name, or the path of the user's
         own), `variant` (what was chosen otherwise than by default), `memory` (samples kept at
-        most; 0 for a method that keeps none), `seed`, `tasks`.
+        most; 0 for a method that keeps none), `seed`, `tasks`, `normalise` (by the mean and
+        standard deviation of the dataset, or of the first task).
     How good it was, in percent
         `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
@@ -53,6 +54,7 @@ class Result:
     memory: int = field(metadata=PRINTED)
     seed: int = field(metadata=PRINTED)
     tasks: int
+    normalise: str = "dataset"
 
     accuracy: float = field(metadata=PRINTED)
     forgetting: float | None = field(metadata=PRINTED)
@@ -102,6 +104,7 @@ class Result:
             memory=getattr(learner, "memory", 0),
             seed=job.seed,
             tasks=len(stream.tasks),
+            normalise=job.normalise,
             accuracy=last.accuracy,
             forgetting=metrics.forgetting(a),
             forgetting_all_tasks=metrics.forgetting_all(a),

@@ -1,4 +1,4 @@
-"""What a job asks for: presets, mirror images, and how older records say it."""
+"""What a job asks for: presets, mirror images, normalisation, and how older records say it."""
 
 import json
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from following import Stopped, stop_after
 
 import onepass
@@ -15,6 +16,7 @@ from onepass.job import Job
 from onepass.parts import Preset
 from onepass.report import tables
 from onepass.run import run
+from onepass.streams import Stream
 from onepass.supplies import Supplies
 
 PHOTOS = replace(onepass.load("synthetic"), mirror_is_same_class=True)
@@ -90,15 +92,67 @@ def test_what_is_told_of_data_is_not_told_of_them_in_other_jobs(tmp_path):
     assert [dataset.mirror_is_same_class for dataset in told] == [True, False]
 
 
+# ---- normalisation
+
+
+class Brighter(Stream):
+    """Delivers other pixels than the dataset has."""
+
+    def change(self, x, step):
+        return x // 2 + 100
+
+
+def moments(samples):
+    return [float(of(samples)) for of in (torch.mean, lambda s: s.std(correction=0))]
+
+
+@pytest.mark.parametrize("spec", ["class-incremental", "blurry:m=40", "long-tail:rho=50"])
+def test_the_first_task_is_what_the_stream_delivers_in_it(spec):
+    digits = onepass.load("digits")
+    job = Job("er", stream=spec, class_order="shuffled", device="cpu")
+    stream, by_all = job.make(digits)
+    _, by_first = replace(job, normalise="first-task").make(digits)
+    steps = [step for step in range(len(stream)) if stream.task_of(step) == 0]
+    index = torch.cat([stream.indices(step) for step in steps])
+    wanted = moments(digits.train_x[index].double() / 255)
+    assert [*by_first.mean, *by_first.std] == pytest.approx(wanted)
+    assert (by_all.mean, by_all.std) == (digits.mean, digits.std)
+    assert by_all.mean != pytest.approx(by_first.mean)
+
+
+def test_inputs_that_a_stream_changes_count_as_changed():
+    digits = onepass.load("digits")
+    stream = Brighter(digits, [torch.arange(40), torch.arange(40, 90)])
+    found = Job("er", normalise="first-task").normalisation(stream)
+    wanted = moments((digits.train_x[:40] // 2 + 100).double() / 255)
+    assert [*found["mean"], *found["std"]] == pytest.approx(wanted)
+
+
+def test_vectors_are_normalised_by_the_first_task_only_if_asked():
+    flat = replace(VECTORS, train_x=VECTORS.train_x.clone())
+    flat.train_x[flat.train_y < 2, 3] = 0.1  # a feature that is constant in the first task
+    assert learner(flat, method="er").mean is None
+    made = learner(flat, method="er", normalise="first-task")
+    first = flat.train_x[flat.train_y < 2].double()
+    assert made.mean == pytest.approx(first.mean(0).tolist())
+    assert made.std == pytest.approx([*first[:, :3].std(0, correction=0).tolist(), 1.0])
+
+
+def test_anything_else_to_normalise_by_is_refused():
+    with pytest.raises(InputError, match="normalise must be dataset or first-task"):
+        learner(PHOTOS, method="er", normalise="test set")
+
+
 # ---- records of older versions
 
 
 def age(folder: Path) -> None:
     """Makes a run's files those of a version in which `common` was called `paper`."""
-    for name in ("run.json",):
+    for name in ("run.json", "result.json"):
         if (folder / name).exists():
             content = json.loads((folder / name).read_text())
             job = content.get("job", content)
+            del job["normalise"]
             if name == "run.json":
                 job["preset"] = "paper"
                 del job["mirror_is_same_class"]

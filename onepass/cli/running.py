@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -17,7 +17,7 @@ from onepass.cli.bars import Bars
 from onepass.cli.base import app, messages, one_of, printed, rich_table
 from onepass.errors import InputError
 from onepass.executors import How
-from onepass.job import Job
+from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.result import Result
@@ -60,6 +60,9 @@ def run(
             "--mirror-is-another-class", help="Your own images lose their class in a mirror."
         ),
     ] = False,
+    normalise: Annotated[
+        str, typer.Option(help="By whose mean and deviation: dataset or first-task.")
+    ] = Job.normalise,
     memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
@@ -139,6 +142,7 @@ def run(
             image_size=image_size,
             test_fraction=test_fraction,
             mirror_is_same_class=False if mirror_is_another_class else None,
+            normalise=one_of("--normalise", normalise, get_args(Normalise)),
             preset=preset,
             settings=choices,
             validation=validation,

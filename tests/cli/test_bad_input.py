@@ -99,6 +99,7 @@ def refused(*arguments: object) -> str:
         (("run", "er", "--preset", "paper"), ["'er' has no preset 'paper'; it has: common, tuned"]),
         (("run", "gsa", "--preset", "tuned"), ["'gsa'", "'synthetic'", "--set mirror=false"]),
         (("run", "er", "--mirror-is-another-class"), ["mirror_is_same_class", "your own files"]),
+        (("run", "er", "--normalise", "task"), ["--normalise", "'task'", "dataset, first-task"]),
         (("run", "er", "--checkpoint", 0), ["--checkpoint", "at least 1", "none"]),
         (("run", "er", "--checkpoint", -3), ["--checkpoint"]),
         (("run", "er", "--checkpoint", "often"), ["--checkpoint", "'often'"]),

@@ -171,6 +171,14 @@ def test_data_of_ones_own_are_told_to_be_other_ones_in_a_mirror(tmp_path: Path) 
     assert "--set mirror=false" in done.error
 
 
+def test_normalising_by_the_first_task_is_recorded(tmp_path: Path) -> None:
+    plain, whole = quick("er", "--batch", 60, out=tmp_path)
+    first, folder = quick("er", "--batch", 60, "--normalise", "first-task", out=tmp_path)
+    assert plain["params_sha256"] != first["params_sha256"]
+    assert read(folder, "result.json")["normalise"] == "first-task"
+    assert read(folder, "run.json")["learner"]["mean"] != read(whole, "run.json")["learner"]["mean"]
+
+
 def test_a_preset_gives_settings_and_set_overrides_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
