@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--memory", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--preset", default="paper")
+    parser.add_argument("--preset", default=Job.preset)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--validation", type=float, default=0.1)
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")

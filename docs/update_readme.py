@@ -16,7 +16,7 @@ from onepass.registry import MethodInfo
 from onepass.report.tables import grid, markdown, read, summarise
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-HIDDEN = ("dataset", "steps/s")  # the same for all rows; of one machine
+HIDDEN = ("variant", "dataset", "steps/s")  # with the method; the same for all; of one machine
 
 
 def remark(info: MethodInfo) -> str:
@@ -35,11 +35,14 @@ def table(runs: Path) -> str:
         info = infos[row[0]]
         return info.one_task, info.year, info.key
 
+    def name(row: list[str]) -> str:
+        variant = row[header.index("variant")] if "variant" in header else ""
+        return row[0] + (f" ({variant})" if variant else "") + remark(infos[row[0]])
+
     header, body = grid(summarise(read(runs)))
     shown = [column for column, name in enumerate(header) if name not in HIDDEN]
     lines = [
-        [line[0] + remark(infos[line[0]]), *(line[column] for column in shown[1:])]
-        for line in sorted(body, key=place)
+        [name(line), *(line[column] for column in shown[1:])] for line in sorted(body, key=place)
     ]
     return markdown([header[column] for column in shown], lines)
 

@@ -8,14 +8,21 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from onepass import data, registry, streams
 from onepass.data.load import is_path
 from onepass.errors import InputError, UnknownNameError
 from onepass.learner import Learner
 from onepass.scoring import check_scorable
+from onepass.settings import check
 from onepass.streams import Stream
 
-PRESETS = ("paper", "official", "tuned")
+COMMON = "common"  # the constructor's defaults: one setting for all methods
+PRESETS = (COMMON, "paper", "official", "tuned")
+Normalise = Literal["dataset", "first-task"]
+# What an older record of a job does not have, with the value that the job had.
+LATER = {"mirror_is_same_class": None, "normalise": "dataset"}
 POINTS_PER_RUN = 20
 # Not part of a variant: they stand beside it, or say how a run is watched and not what it is.
 BESIDE = frozenset(
@@ -28,7 +35,9 @@ class Job:
     """What a run is; together with the versions it says everything that decides the result.
 
     `settings` are the constructor's arguments as text, as `--set` takes them. `probes` are the
-    names of what watches the run; they change nothing in it.
+    names of what watches the run; they change nothing in it. `mirror_is_same_class` is told of the
+    user's own data only; `normalise` says whose mean and standard deviation samples are normalised
+    by: the dataset's, or those of the samples in the stream's first task.
     """
 
     method: str
@@ -41,7 +50,9 @@ class Job:
     class_order: Literal["natural", "shuffled"] = "natural"
     image_size: int | None = None
     test_fraction: float | None = None
-    preset: str = "paper"
+    mirror_is_same_class: bool | None = None
+    normalise: Normalise = "dataset"
+    preset: str = COMMON
     settings: dict[str, str] = field(default_factory=dict)
     validation: float = 0.0
     every: int | None = None
@@ -72,7 +83,32 @@ class Job:
         nor who watches."""
         whole: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del whole["data_root"], whole["probes"]
-        return {**whole, "dataset": self.dataset_identity}
+        return {**whole, "dataset": self.dataset_identity, "settings": self.run_settings}
+
+    def identity_in(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The identity that a run.json has recorded, as one of now, to be compared with this job's.
+        The default preset was once called `paper`; a method may have another of that name now."""
+        found = {**LATER, **record, "dataset": dataset_identity(str(record.get("dataset")))}
+        own = registry.get(self.method).learner.presets
+        if found.get("preset") == "paper" and "paper" not in own:
+            found["preset"] = COMMON
+        return found
+
+    @property
+    def run_settings(self) -> dict[str, str]:
+        """What was set by hand; and no mirror images where they are of another class, for a method
+        that would have them by default. (A preset that has them was asked for by name: it is
+        refused rather than changed.)
+
+        >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
+        ({'mirror': 'false'}, {})
+        """
+        said = {*self.settings, *self.preset_settings()}
+        if not registry.get(self.method).learner.mirror or "mirror" in said:
+            return self.settings
+        told = self.mirror_is_same_class
+        same = data.mirror_is_same_class(self.dataset) if told is None else told
+        return self.settings if same else {**self.settings, "mirror": "false"}
 
     @property
     def variant(self) -> str:
@@ -81,8 +117,8 @@ class Job:
         >>> Job("gsa", preset="tuned", settings={"lr": "3e-4"}, tasks=2).variant
         'tuned lr=3e-4 tasks=2'
         """
-        chosen = [] if self.preset == "paper" else [self.preset]
-        chosen += [f"{name}={value}" for name, value in sorted(self.settings.items())]
+        chosen = [] if self.preset == COMMON else [self.preset]
+        chosen += [f"{name}={value}" for name, value in sorted(self.run_settings.items())]
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name not in BESIDE and value != one.default:
@@ -106,6 +142,7 @@ class Job:
             root=self.data_root,
             image_size=self.image_size,
             test_fraction=self.test_fraction,
+            mirror_is_same_class=self.mirror_is_same_class,
         )
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
@@ -123,7 +160,7 @@ class Job:
                 f"always has {len(stream.tasks)}"
             )
         check_scorable(stream)
-        return stream, info.learner.configured(**self.arguments(dataset))
+        return stream, info.learner.configured(**self.arguments(stream))
 
     def asked_of_stream(self) -> dict[str, Any]:
         """What the stream's line and the arguments beside it say together."""
@@ -133,30 +170,55 @@ class Job:
         del usual["tasks"]  # depends on the data
         return streams.asked(self.stream, given, usual)
 
-    def arguments(self, dataset: data.Dataset) -> dict[str, Any]:
+    def arguments(self, stream: Stream) -> dict[str, Any]:
         """Constructor defaults, then the preset, then what was set by hand."""
         learner = registry.get(self.method).learner
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device}
-        if dataset.mean is not None:
-            chosen |= {"mean": dataset.mean, "std": dataset.std}
+        chosen |= self.normalisation(stream)
         if "memory" in learner.setting_names():
             chosen["memory"] = self.memory
         chosen |= self.preset_settings()
+        self._check_mirror(stream.dataset)
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
-        return chosen | learner.read_settings(self.settings)
+        return chosen | learner.read_settings(self.run_settings)
+
+    def normalisation(self, stream: Stream) -> dict[str, Any]:
+        """Mean and standard deviation for the learner: the dataset's, if it has any, or those of
+        the samples as they come in the stream's first task."""
+        check("normalise", self.normalise, Normalise)
+        mean, std = stream.dataset.mean, stream.dataset.std
+        if self.normalise == "first-task":
+            steps = [step for step in range(len(stream)) if stream.task_of(step) == 0]
+            mean, std = data.statistics(torch.cat([stream.batch(step)[0] for step in steps]))
+        return {} if mean is None else {"mean": mean, "std": std}
+
+    def _check_mirror(self, dataset: data.Dataset) -> None:
+        """A preset that mirrors images teaches nonsense where these are of another class."""
+        mirrors = self.preset_settings().get("mirror") and "mirror" not in self.settings
+        if mirrors and dataset.is_images and not dataset.mirror_is_same_class:
+            raise InputError(
+                f"preset {self.preset!r} of {self.method!r} also trains mirror images, and in "
+                f"{dataset.name!r} these are not of the same class: --set mirror=false keeps the "
+                "rest of the preset"
+            )
 
     def preset_settings(self) -> dict[str, Any]:
         learner = registry.get(self.method).learner
-        if self.preset == "paper":
+        if self.preset == COMMON:
             return {}
         if self.preset not in PRESETS:
             raise UnknownNameError("preset", self.preset, PRESETS)
         if self.preset not in learner.presets:
-            known = ", ".join(["paper", *learner.presets])
+            known = ", ".join(preset_names(learner))
             raise InputError(f"{self.method!r} has no preset {self.preset!r}; it has: {known}")
         return learner.presets[self.preset].settings
+
+
+def preset_names(learner: type[Learner]) -> list[str]:
+    """The presets that a method has."""
+    return [name for name in PRESETS if name == COMMON or name in learner.presets]
 
 
 def dataset_identity(dataset: str) -> str:

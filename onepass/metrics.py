@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+FEWEST_POINTS = 3  # of which a mean says something about the way and not only about the end
 Matrix = Sequence[Sequence[float | None]]
 
 
@@ -86,12 +87,16 @@ def forgetting_all(a: Matrix) -> float | None:
     return sum(drops) / len(drops) if drops else None
 
 
-def anytime(accuracies: Sequence[float]) -> float:
+def anytime(accuracies: Sequence[float]) -> float | None:
     """The mean of the accuracies on classes seen so far, over equally spaced points of the stream.
+    None for fewer than three points.
 
     >>> anytime([100.0, 90.0, 50.0])
     80.0
+    >>> anytime([100.0, 50.0])
     """
+    if len(accuracies) < FEWEST_POINTS:
+        return None
     return sum(accuracies) / len(accuracies)
 
 

@@ -24,11 +24,13 @@ class Result:
     What was run
         `method`, `dataset` (its name), `dataset_identity` (its name, or the path of the user's
         own), `variant` (what was chosen otherwise than by default), `memory` (samples kept at
-        most; 0 for a method that keeps none), `seed`, `tasks`.
+        most; 0 for a method that keeps none), `seed`, `tasks`, `normalise` (by the mean and
+        standard deviation of the dataset, or of the first task).
     How good it was, in percent
         `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
-        over equally spaced points; `prequential_accuracy`, each batch before it was learned;
+        over equally spaced points, at least three; `prequential_accuracy`, each batch before it was
+        learned;
         `accuracy_matrix`, after task i on task j; `class_accuracy`. None stands for what was not
         scored or cannot be.
     How long it took
@@ -52,6 +54,7 @@ class Result:
     memory: int = field(metadata=PRINTED)
     seed: int = field(metadata=PRINTED)
     tasks: int
+    normalise: str = "dataset"
 
     accuracy: float = field(metadata=PRINTED)
     forgetting: float | None = field(metadata=PRINTED)
@@ -59,7 +62,7 @@ class Result:
     mean_task_accuracy: float
     anytime_accuracy: float | None
     prequential_accuracy: float | None
-    accuracy_matrix: list[list[float | None]]
+    accuracy_matrix: list[list[float | None]] = field(metadata=PRINTED)
     class_accuracy: list[float | None]
 
     steps: int = field(metadata=PRINTED)
@@ -101,11 +104,12 @@ class Result:
             memory=getattr(learner, "memory", 0),
             seed=job.seed,
             tasks=len(stream.tasks),
+            normalise=job.normalise,
             accuracy=last.accuracy,
             forgetting=metrics.forgetting(a),
             forgetting_all_tasks=metrics.forgetting_all(a),
             mean_task_accuracy=metrics.mean_task_accuracy(a),
-            anytime_accuracy=metrics.anytime(spaced) if spaced else None,
+            anytime_accuracy=metrics.anytime(spaced),
             prequential_accuracy=last.prequential,
             accuracy_matrix=a,
             class_accuracy=metrics.per_class(last.correct, last.total),

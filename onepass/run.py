@@ -18,7 +18,7 @@ from onepass.data.load import is_path
 from onepass.devices import computing
 from onepass.errors import CheckpointError, RunError
 from onepass.evaluate import walk
-from onepass.job import Job, dataset_identity
+from onepass.job import Job
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
 from onepass.listeners.audience import check_keys
@@ -105,8 +105,7 @@ def _carry_out(
 
 
 def _compare_job(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    asked, wanted = found["job"], job.identity
-    asked = {**asked, "dataset": dataset_identity(str(asked.get("dataset")))}
+    asked, wanted = job.identity_in(found["job"]), job.identity
     if asked != wanted:
         names = [name for name in wanted if asked.get(name) != wanted[name]]
         told = ", ".join(f"{name} {asked.get(name)!r}, not {wanted[name]!r}" for name in names)

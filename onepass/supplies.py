@@ -23,7 +23,8 @@ class Supplies:
         self._ready: dict[str, tuple[Stream, Learner]] = {}
 
     def dataset(self, job: Job) -> Dataset:
-        which = (job.dataset_identity, job.data_root, job.image_size, job.test_fraction)
+        own = (job.image_size, job.test_fraction, job.mirror_is_same_class)
+        which = (job.dataset_identity, job.data_root, *own)
         if which not in self._datasets:
             self._datasets[which] = job.load_dataset()
         whole = self._datasets[which]

@@ -118,6 +118,11 @@ def test_any_time_accuracy_is_the_mean_over_the_points():
     assert metrics.anytime([100.0, 90.0, 50.0]) == 80
 
 
+@pytest.mark.parametrize("few", [[], [90.0], [90.0, 80.0]])
+def test_fewer_than_three_points_say_nothing_about_any_time(few):
+    assert metrics.anytime(few) is None
+
+
 # ---- tasks that were not scored
 
 

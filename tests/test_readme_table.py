@@ -16,7 +16,7 @@ script = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    for method in ("joint", "er", "finetune"):
+    for method in ("joint", "gsa-released", "er", "finetune"):
         run(Job(method, "synthetic", memory=20, device="cpu"), folder)
     return folder
 
@@ -25,7 +25,9 @@ def test_rows_come_by_year_with_references_for_all_classes_last(runs):
     header, _, *rows = script["table"](runs).splitlines()
     assert header == "| method | memory | accuracy | forgetting | any-time | n | passes/sample |"
     names = [row.split(" | ")[0] for row in rows]
-    assert names == ["| finetune", "| er", "| joint (all classes at once, not online)"]
+    variant = "| gsa-released (mirror=false)"
+    joint = "| joint (all classes at once, not online)"
+    assert names == ["| finetune", "| er", variant, joint]
 
 
 def test_the_rest_of_the_document_stays_as_it_is(runs, tmp_path):

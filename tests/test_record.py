@@ -156,6 +156,18 @@ def test_any_time_accuracy_is_the_mean_over_equally_spaced_points(folder: Path) 
     assert read(folder, "result.json")["anytime_accuracy"] == pytest.approx(mean(accuracies))
 
 
+@pytest.mark.parametrize(("every", "known"), [(20, True), (21, False), (60, False)])
+def test_any_time_accuracy_of_fewer_than_three_points_is_null_and_a_dash(
+    every: int, known: bool, tmp_path: Path
+) -> None:
+    result = run(Job("er", "synthetic", every=every, device="cpu"), tmp_path)
+    assert (read(Path(result.out), "result.json")["anytime_accuracy"] is not None) is known
+    header, _, cells = onepass("table", tmp_path, "--format", "markdown").out.splitlines()
+    shown = dict(zip(header.split(" | "), cells.split(" | "), strict=True))
+    assert (shown["any-time"] == "-") is not known
+    assert shown["accuracy"] != "-"
+
+
 def test_seconds_are_those_of_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

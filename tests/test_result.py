@@ -35,8 +35,10 @@ def test_a_file_that_lacks_something_is_named_with_what_it_lacks(gone, result, t
 def test_a_file_of_an_earlier_version_is_read_and_what_is_unknown_in_it_passed_over(
     result, tmp_path
 ):
-    later = ("dataset_identity", "scoring_seconds", "copy_bytes", "dropped", "images_beside_steps")
+    later = ("dataset_identity", "scoring_seconds", "copy_bytes", "dropped", "images_beside_steps",
+             "normalise")  # fmt: skip
     content = {name: value for name, value in result.as_json().items() if name not in later}
     read = Result.read({**content, "source": "synthetic"}, tmp_path / "result.json")
     assert (read.dataset_identity, read.copy_bytes, read.dropped) == ("synthetic", 0, {})
+    assert read.normalise == "dataset"
     assert (read.accuracy, read.out) == (result.accuracy, str(tmp_path))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -17,7 +17,7 @@ from onepass.cli.bars import Bars
 from onepass.cli.base import app, messages, one_of, printed, rich_table
 from onepass.errors import InputError
 from onepass.executors import How
-from onepass.job import Job
+from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.result import Result
@@ -30,7 +30,7 @@ IMPORT_AFTER = 2.0  # seconds
 Examples:
   onepass run gsa
   onepass run finetune er gsa --dataset digits --memory 100 --seeds 5
-  onepass run gsa --preset tuned --set lr=3e-4 --set forwards=separate
+  onepass run gsa --dataset cifar100 --preset tuned --set lr=3e-4 --set forwards=separate
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
@@ -54,6 +54,15 @@ def run(
     test_fraction: Annotated[
         float | None, typer.Option(help="The part of your own files to test on, if not split.")
     ] = Job.test_fraction,
+    mirror_is_another_class: Annotated[
+        bool,
+        typer.Option(
+            "--mirror-is-another-class", help="Your own images lose their class in a mirror."
+        ),
+    ] = False,
+    normalise: Annotated[
+        str, typer.Option(help="By whose mean and deviation: dataset or first-task.")
+    ] = Job.normalise,
     memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
@@ -67,7 +76,7 @@ def run(
     class_order: Annotated[
         str, typer.Option(help="natural or shuffled (by the seed).")
     ] = Job.class_order,
-    preset: Annotated[str, typer.Option(help="paper, official or tuned.")] = Job.preset,
+    preset: Annotated[str, typer.Option(help="common, paper, official or tuned.")] = Job.preset,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
@@ -132,6 +141,8 @@ def run(
             class_order=one_of("--class-order", class_order, ("natural", "shuffled")),
             image_size=image_size,
             test_fraction=test_fraction,
+            mirror_is_same_class=False if mirror_is_another_class else None,
+            normalise=one_of("--normalise", normalise, get_args(Normalise)),
             preset=preset,
             settings=choices,
             validation=validation,

@@ -15,7 +15,7 @@ from onepass.cli.base import app, one_of, printed, rich_table
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
-from onepass.job import Job
+from onepass.job import Job, preset_names
 from onepass.learner import Learner
 from onepass.memory import Store
 from onepass.nets import NETWORKS
@@ -69,7 +69,7 @@ def _methods() -> list[dict[str, Any]]:
                 "boundaries": info.boundaries,
                 "kept per sample": "; ".join(kept) or "nothing",
                 "bytes (3x32x32)": sum(store.bytes for store in stores) // SAMPLES,
-                "presets": " ".join(["paper", *info.learner.presets]),
+                "presets": " ".join(preset_names(info.learner)),
             }
         )
     return entries

@@ -20,7 +20,9 @@ DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZip
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
 
 
-def read(path: Path, test_fraction: float | None = None) -> Dataset:
+def read(
+    path: Path, test_fraction: float | None = None, *, mirror_is_same_class: bool = True
+) -> Dataset:
     """Images as uint8 (n, h, w), (n, c, h, w) or (n, h, w, c), vectors as floats (n, d); labels are
     whole numbers, and the different ones are the classes, in their order."""
     arrays = _arrays(path)
@@ -50,6 +52,7 @@ def read(path: Path, test_fraction: float | None = None) -> Dataset:
         test_x=test_x,
         test_y=torch.searchsorted(known, test_y),
         class_names=_names(path, arrays, known),
+        mirror_is_same_class=mirror_is_same_class,
     )
 
 

@@ -21,6 +21,8 @@ class Dataset:
     Images are uint8 of shape (n, channels, height, width); feature vectors are float32 of
     shape (n, features). `mean` and `std` are per channel, in units of the network's input
     (images: pixel / 255), and are computed from the training images where not given.
+    `mirror_is_same_class`: whether the mirror image of an image is one of the same class; of a
+    photo it is, of a digit it is not.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    mirror_is_same_class: bool = True
 
     def __post_init__(self) -> None:
         for part, x, y in (
@@ -46,8 +49,7 @@ class Dataset:
         if (self.mean is None) != (self.std is None):
             raise InputError(f"dataset {self.name!r}: mean and std are given together")
         if self.is_images and self.mean is None:
-            mean, std = channel_statistics(self.train_x)
-            std = tuple(value or 1.0 for value in std)  # a constant channel
+            mean, std = statistics(self.train_x)
             object.__setattr__(self, "mean", mean)
             object.__setattr__(self, "std", std)
 
@@ -119,6 +121,26 @@ class Dataset:
             test_x=self.train_x[test],
             test_y=self.train_y[test],
         )
+
+
+def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What samples are normalised by: mean and standard deviation per channel of images, in units
+    of pixel / 255, or per feature of vectors.
+
+    >>> statistics(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))  # the second feature is constant
+    ((2.0, 5.0), (1.0, 1.0))
+    """
+    images = samples.dtype == torch.uint8
+    mean, std = channel_statistics(samples) if images else feature_statistics(samples)
+    return mean, tuple(value or 1.0 for value in std)
+
+
+def feature_statistics(vectors: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per feature."""
+    exact = vectors.double()
+    mean = exact.mean(dim=0)
+    std = (exact - mean).square().mean(dim=0).sqrt()
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -30,7 +30,8 @@ class Reader:
 @dataclass(frozen=True)
 class Entry:
     """A dataset by name. `mean` and `std` are those of the paper's protocol, which normalises both
-    CIFARs by the constants of CIFAR10; `md5` are published checksums of the files."""
+    CIFARs by the constants of CIFAR10; `mirror_is_same_class` is as in a `Dataset`; `md5` are
+    published checksums of the files."""
 
     name: str
     shape: tuple[int, int, int]
@@ -38,6 +39,7 @@ class Entry:
     test: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    mirror_is_same_class: bool
     tasks: int
     places: tuple[str, ...]
     readers: tuple[Reader, ...]
@@ -85,6 +87,7 @@ ENTRIES = (
         test=MNIST_TEST,
         mean=(0.1307,),
         std=(0.3081,),
+        mirror_is_same_class=False,
         tasks=5,
         places=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
         readers=(IDX, GREY_FOLDERS),
@@ -103,6 +106,7 @@ ENTRIES = (
         test=(1000,) * 10,
         mean=CIFAR10_MEAN,
         std=CIFAR10_STD,
+        mirror_is_same_class=True,
         tasks=5,
         places=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
         readers=(_cifar("cifar10"), FOLDERS),
@@ -123,6 +127,7 @@ ENTRIES = (
         test=(100,) * 100,
         mean=CIFAR10_MEAN,
         std=CIFAR10_STD,
+        mirror_is_same_class=True,
         tasks=10,
         places=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
         readers=(_cifar("cifar100"), FOLDERS),
@@ -139,6 +144,7 @@ ENTRIES = (
         test=(50,) * 200,
         mean=(0.4802, 0.4480, 0.3975),
         std=(0.2770, 0.2691, 0.2821),
+        mirror_is_same_class=True,
         tasks=100,
         places=(
             "tiny-imagenet",

@@ -24,4 +24,5 @@ def digits() -> Dataset:
         test_x=x[test],
         test_y=y[test],
         class_names=tuple(str(label) for label in range(10)),
+        mirror_is_same_class=False,
     )

@@ -34,6 +34,7 @@ def load(
     root: str | Path | None = None,
     image_size: int | None = None,
     test_fraction: float | None = None,
+    mirror_is_same_class: bool | None = None,
     **options: Any,
 ) -> Dataset:
     """The dataset of that name, or the images or arrays at that path.
@@ -47,6 +48,8 @@ def load(
         classes with a `test_fraction`, or a .npz of images or vectors.
     image_size
         To which your own images are scaled; they must be of one size without it.
+    mirror_is_same_class
+        False for your own images if a mirror image is not of the same class, as of letters.
 
     >>> load("digits").train_x.shape
     torch.Size([1442, 1, 8, 8])
@@ -57,14 +60,20 @@ def load(
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
     name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"
-    own = {"image_size": image_size, "test_fraction": test_fraction}
+    own = {
+        "image_size": image_size,
+        "test_fraction": test_fraction,
+        "mirror_is_same_class": mirror_is_same_class,
+    }
     check("image_size", image_size, int | None)
     check("test_fraction", test_fraction, float | None)
+    check("mirror_is_same_class", mirror_is_same_class, bool | None)
     if image_size is not None and image_size < 1:
         raise InputError(f"image_size must be at least 1, not {image_size}")
     if is_path(name):
         _refuse(name, options)
-        return _own(Path(name), image_size, test_fraction)
+        same_class = mirror_is_same_class is not False
+        return _own(Path(name), image_size, test_fraction, same_class)
     if name not in names() and Path(name).exists():
         raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     for key, value in own.items():
@@ -81,6 +90,12 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
 
 def names() -> list[str]:
     return [*EMBEDDED, *CATALOGUE]
+
+
+def mirror_is_same_class(name: str) -> bool:
+    """What the dataset of that name says, without loading it; your own files, unless told."""
+    entry = CATALOGUE.get(name)
+    return entry.mirror_is_same_class if entry else name not in EMBEDDED
 
 
 def usual_tasks(dataset: Dataset) -> int:
@@ -151,11 +166,13 @@ def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
     return Undecoded(names, train, test)
 
 
-def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dataset:
+def _own(
+    path: Path, image_size: int | None, test_fraction: float | None, same_class: bool
+) -> Dataset:
     if path.suffix == ".npz":
         if image_size is not None:
             raise InputError("image_size is for folders of images, not for a .npz")
-        return array_files.read(path, test_fraction)
+        return array_files.read(path, test_fraction, mirror_is_same_class=same_class)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     name = path.resolve().name
@@ -167,10 +184,12 @@ def _own(path: Path, image_size: int | None, test_fraction: float | None) -> Dat
             folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
         ),
     )
-    return _dataset(name, arrays, None)
+    return _dataset(name, arrays, None, same_class)
 
 
-def _dataset(name: str, arrays: cache.Arrays, entry: Entry | None) -> Dataset:
+def _dataset(
+    name: str, arrays: cache.Arrays, entry: Entry | None, same_class: bool = True
+) -> Dataset:
     if entry is not None:
         _compare(entry, arrays)
     return Dataset(
@@ -182,6 +201,7 @@ def _dataset(name: str, arrays: cache.Arrays, entry: Entry | None) -> Dataset:
         class_names=arrays.class_names,
         mean=entry.mean if entry else None,
         std=entry.std if entry else None,
+        mirror_is_same_class=entry.mirror_is_same_class if entry else same_class,
     )
 
 

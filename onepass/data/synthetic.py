@@ -42,4 +42,5 @@ def synthetic(
         test_x=test_x,
         test_y=test_y,
         class_names=tuple(f"class{label}" for label in range(classes)),
+        mirror_is_same_class=False,  # a class is its prototype, which is as random mirrored
     )

@@ -61,7 +61,7 @@ def test_every_method_has_tests_of_its_own(info):
 @each_method
 def test_every_preset_names_its_source_and_builds(info):
     for name, preset in info.learner.presets.items():
-        assert name in ("official", "tuned")
+        assert name in ("paper", "official", "tuned")
         assert preset.source.strip()
         assert preset.settings
         info.learner.configured(**preset.settings)

@@ -6,7 +6,9 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from statistics import mean
 
+import numpy as np
 import pytest
 from command import Done, contents, events, names, onepass, process, untouched
 from PIL import Image
@@ -23,6 +25,7 @@ KEYS = [
     "seed",
     "accuracy",
     "forgetting",
+    "accuracy_matrix",
     "steps",
     "seconds",
     "steps_per_second",
@@ -31,6 +34,7 @@ KEYS = [
     "state_sha256",
     "out",
 ]
+ABOVE_THE_DIAGONAL = [[j > i for j in range(5)] for i in range(5)]
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps")
 
 
@@ -96,6 +100,9 @@ def test_json_has_exactly_the_promised_keys(several: Done) -> None:
         assert record["memory"] == (0 if record["method"] == "finetune" else 100)
         assert 0 <= record["accuracy"] <= 100
         assert 0 <= record["forgetting"] <= 100
+        matrix = record["accuracy_matrix"]
+        assert [[value is None for value in row] for row in matrix] == ABOVE_THE_DIAGONAL
+        assert mean(matrix[-1]) == pytest.approx(record["accuracy"], abs=1)  # over unequal tasks
         assert record["steps"] == 146
         assert record["steps_per_second"] == pytest.approx(record["steps"] / record["seconds"])
         assert record["device"] == "cpu"
@@ -145,10 +152,31 @@ def test_every_kind_of_setting_can_be_given_as_text(tmp_path: Path) -> None:
     assert {name: learner[name] for name in wanted} == wanted
 
 
-def test_the_paper_is_the_default_preset(tmp_path: Path) -> None:
-    plain, _ = quick("er", out=tmp_path / "a")
-    chosen, _ = quick("er", "--preset", "paper", out=tmp_path / "b")
+def test_the_common_preset_is_the_default_and_makes_no_variant(tmp_path: Path) -> None:
+    plain, folder = quick("er", out=tmp_path / "a")
+    chosen, same_name = quick("er", "--preset", "common", out=tmp_path / "b")
     assert plain["state_sha256"] == chosen["state_sha256"]
+    assert folder.name == same_name.name == "er-synthetic-m100-s0"
+    assert read(folder, "run.json")["job"]["preset"] == "common"
+
+
+def test_data_of_ones_own_are_told_to_be_other_ones_in_a_mirror(tmp_path: Path) -> None:
+    data = package.load("synthetic")
+    parts = {name: getattr(data, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+    np.savez(tmp_path / "signs.npz", **parts)
+    job = ("gsa", "--preset", "tuned", "--batch", 60, "--dataset", tmp_path / "signs.npz")
+    assert run(*job, out=tmp_path).status == 0
+    done = run(*job, "--mirror-is-another-class", out=tmp_path)
+    assert done.status == 2
+    assert "--set mirror=false" in done.error
+
+
+def test_normalising_by_the_first_task_is_recorded(tmp_path: Path) -> None:
+    plain, whole = quick("er", "--batch", 60, out=tmp_path)
+    first, folder = quick("er", "--batch", 60, "--normalise", "first-task", out=tmp_path)
+    assert plain["params_sha256"] != first["params_sha256"]
+    assert read(folder, "result.json")["normalise"] == "first-task"
+    assert read(folder, "run.json")["learner"]["mean"] != read(whole, "run.json")["learner"]["mean"]
 
 
 def test_a_preset_gives_settings_and_set_overrides_them(
@@ -166,9 +194,10 @@ def test_a_preset_gives_settings_and_set_overrides_them(
     [(info.key, name) for info in registry.methods() for name in info.learner.presets],
 )
 def test_every_preset_can_be_run(method: str, preset: str, tmp_path: Path) -> None:
-    _, folder = quick(method, "--preset", preset, "--batch", 60, out=tmp_path)
-    learner = read(folder, "run.json")["learner"]
     wanted = registry.get(method).learner.presets[preset].settings
+    mirrors = ("--set", "mirror=true") if wanted.get("mirror") else ()  # these data are not for it
+    _, folder = quick(method, "--preset", preset, "--batch", 60, *mirrors, out=tmp_path)
+    learner = read(folder, "run.json")["learner"]
     assert {name: learner[name] for name in wanted} == json.loads(json.dumps(wanted))
 
 
@@ -424,6 +453,7 @@ def test_list_methods_knows_every_registered_method() -> None:
     assert all({"paper", "year", "boundaries", "presets"} <= set(one) for one in listed)
     gsa = next(one for one in listed if one["method"] == "gsa")
     assert (gsa["year"], gsa["trained images a step"]) == (2023, 74)
+    assert gsa["presets"] == "common tuned"
 
 
 @pytest.mark.parametrize(

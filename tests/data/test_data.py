@@ -11,7 +11,9 @@ from sklearn.datasets import load_digits
 
 import onepass
 from onepass import Dataset, InputError, UnknownNameError
+from onepass.data import mirror_is_same_class, statistics
 from onepass.data.base import channel_statistics
+from onepass.data.load import EMBEDDED
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -73,6 +75,33 @@ def test_images_without_statistics_are_given_those_of_the_training_images():
     bare = Dataset("bare", **parts(full), class_names=full.class_names)
     assert bare.mean == pytest.approx(full.mean)
     assert bare.std == pytest.approx(full.std)
+
+
+def test_a_dataset_says_whether_a_mirror_image_is_of_the_same_class():
+    """By its name too, for those who have not loaded it."""
+    named = {name: mirror_is_same_class(name) for name in onepass.data.names()}
+    assert [name for name, same in named.items() if not same] == ["digits", "synthetic", "mnist"]
+    for name in EMBEDDED:
+        assert onepass.load(name).mirror_is_same_class is named[name]
+    assert made().mirror_is_same_class
+    assert not replace(made(), mirror_is_same_class=False).hold_out(0.5).mirror_is_same_class
+
+
+def test_for_a_dataset_by_name_it_cannot_be_told():
+    with pytest.raises(InputError, match="mirror_is_same_class is for your own files"):
+        onepass.load("digits", mirror_is_same_class=True)
+
+
+def test_statistics_of_what_is_constant_divide_by_one():
+    pixels = torch.randint(0, 256, (6, 2, 3, 3), dtype=torch.uint8)
+    pixels[:, 1] = 7
+    (_, seven), (spread, one) = statistics(pixels)
+    assert (seven, one) == (pytest.approx(7 / 255), 1.0)
+    assert spread == channel_statistics(pixels)[1][0]
+    vectors = torch.stack([torch.full((999,), 0.1), torch.arange(999) + 1e6], dim=1)
+    (tenth, _), (one, spread) = statistics(vectors)
+    assert (tenth, one) == (pytest.approx(0.1), 1.0)
+    assert spread == pytest.approx(float(np.arange(999).std()))
 
 
 # ---- held-out data

@@ -44,6 +44,13 @@ def test_your_own_images_are_normalised_by_their_own_statistics(tmp_path):
     assert data.mean == pytest.approx(images.train_x.mean(axis=(0, 2, 3)) / 255)
 
 
+def test_your_own_images_keep_their_class_in_a_mirror_unless_told(tmp_path):
+    own(tmp_path / "mine")
+    assert onepass.load(str(tmp_path / "mine")).mirror_is_same_class
+    told = onepass.load(str(tmp_path / "mine"), mirror_is_same_class=False)
+    assert not told.mirror_is_same_class
+
+
 @pytest.mark.parametrize(
     ("form", "suffix"),
     [("BMP", ".bmp"), ("TIFF", ".tif"), ("PPM", ".ppm"), ("PNG", ".PNG"), ("WEBP", ".webp")],

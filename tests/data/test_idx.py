@@ -27,6 +27,7 @@ def test_idx_files_are_read_under_both_spellings_packed_or_not(tmp_path, dot, pa
     assert same(data, images)
     assert data.class_names == DIGITS
     assert data.train_x.shape == (30, 1, 28, 28)
+    assert not data.mirror_is_same_class
 
 
 @pytest.mark.parametrize("file", MNIST_FILES)

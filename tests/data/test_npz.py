@@ -41,6 +41,12 @@ def test_images_of_an_npz_are_read_exactly(tmp_path, shape, axes, compressed):
     assert data.is_images
 
 
+def test_your_own_arrays_keep_their_class_in_a_mirror_unless_told(tmp_path):
+    path = write_npz(tmp_path / "mine.npz", **mine(np.zeros((8, 5, 6), np.uint8)))
+    assert onepass.load(path).mirror_is_same_class
+    assert not onepass.load(path, mirror_is_same_class=False).mirror_is_same_class
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_that_come_first_stay_first_whatever_the_width(tmp_path, channels):
     x = RANDOM.integers(0, 256, (6, channels, 5, 3), dtype=np.uint8)

@@ -1,0 +1,206 @@
+"""What a job asks for: presets, mirror images, normalisation, and how older records say it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from following import Stopped, stop_after
+
+import onepass
+from onepass import ER, Dataset, GSAReleased, InputError
+from onepass.errors import RunError
+from onepass.job import Job
+from onepass.parts import Preset
+from onepass.report import tables
+from onepass.run import run
+from onepass.streams import Stream
+from onepass.supplies import Supplies
+
+PHOTOS = replace(onepass.load("synthetic"), mirror_is_same_class=True)
+SIGNS = replace(PHOTOS, mirror_is_same_class=False)
+VECTORS = replace(
+    onepass.load("synthetic", shape=(4,)), mirror_is_same_class=False, mean=None, std=None
+)
+
+
+def learner(dataset: Dataset, **asked: object) -> onepass.Learner:
+    _, made = Job(dataset="./mine", device="cpu", **asked).make(dataset)
+    return made
+
+
+# ---- mirror images
+
+
+@pytest.mark.parametrize(("method", "preset"), [("er", "tuned"), ("gdumb", "official")])
+def test_a_preset_that_mirrors_is_refused_where_a_mirror_image_is_another_class(method, preset):
+    asked = {"method": method, "preset": preset}
+    assert learner(PHOTOS, **asked).mirror
+    assert learner(VECTORS, **asked).mirror  # which changes nothing: vectors are not mirrored
+    with pytest.raises(InputError, match=rf"{preset}.*'{method}'.*--set mirror=false"):
+        learner(SIGNS, **asked)
+    others = {**vars(learner(PHOTOS, **asked)), "mirror": False}
+    kept = learner(SIGNS, **asked, settings={"mirror": "false"})
+    assert kept.get_params() == {name: others[name] for name in kept.get_params()}
+    assert learner(SIGNS, **asked, settings={"mirror": "true"}).mirror
+
+
+def test_a_preset_that_does_not_mirror_is_for_all_data():
+    assert not learner(SIGNS, method="scr", preset="official").mirror
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told", "mirrors"),
+    [
+        ("digits", None, False),
+        ("synthetic", None, False),
+        ("mnist", None, False),
+        ("cifar100", None, True),
+        ("./mine", None, True),
+        ("./mine", False, False),
+    ],
+)
+def test_a_method_that_mirrors_by_default_does_so_where_the_class_stays(dataset, told, mirrors):
+    """And its run says so, as if it had been set by hand: these are one and the same job."""
+    job = Job("gsa-released", dataset, mirror_is_same_class=told)
+    _, made = replace(job, device="cpu").make(PHOTOS if mirrors else SIGNS)
+    assert made.mirror is mirrors
+    assert ("mirror=false" in job.variant.split()) is not mirrors
+    if not mirrors:
+        by_hand = replace(job, settings={"mirror": "false"})
+        assert (by_hand.identity, by_hand.folder_name) == (job.identity, job.folder_name)
+    for value in ("true", "false"):
+        assert replace(job, settings={"mirror": value}).identity["settings"] == {"mirror": value}
+
+
+def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch):
+    plain, both = Preset({"mirror": False}, "a test"), Preset({"mirror": True}, "a test")
+    monkeypatch.setattr(GSAReleased, "presets", {"official": plain, "tuned": both})
+    job = Job("gsa-released", "digits", preset="official")
+    assert job.variant == "official"
+    with pytest.raises(InputError, match="mirror images"):
+        replace(job, preset="tuned").make(onepass.load("digits"))
+
+
+def test_what_is_told_of_data_is_not_told_of_them_in_other_jobs(tmp_path):
+    parts = {name: getattr(PHOTOS, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+    np.savez(tmp_path / "mine.npz", **parts)
+    job, supplies = Job("er", str(tmp_path / "mine.npz")), Supplies()
+    told = [supplies.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)]
+    assert [dataset.mirror_is_same_class for dataset in told] == [True, False]
+
+
+# ---- normalisation
+
+
+class Brighter(Stream):
+    """Delivers other pixels than the dataset has."""
+
+    def change(self, x, step):
+        return x // 2 + 100
+
+
+def moments(samples):
+    return [float(of(samples)) for of in (torch.mean, lambda s: s.std(correction=0))]
+
+
+@pytest.mark.parametrize("spec", ["class-incremental", "blurry:m=40", "long-tail:rho=50"])
+def test_the_first_task_is_what_the_stream_delivers_in_it(spec):
+    digits = onepass.load("digits")
+    job = Job("er", stream=spec, class_order="shuffled", device="cpu")
+    stream, by_all = job.make(digits)
+    _, by_first = replace(job, normalise="first-task").make(digits)
+    steps = [step for step in range(len(stream)) if stream.task_of(step) == 0]
+    index = torch.cat([stream.indices(step) for step in steps])
+    wanted = moments(digits.train_x[index].double() / 255)
+    assert [*by_first.mean, *by_first.std] == pytest.approx(wanted)
+    assert (by_all.mean, by_all.std) == (digits.mean, digits.std)
+    assert by_all.mean != pytest.approx(by_first.mean)
+
+
+def test_inputs_that_a_stream_changes_count_as_changed():
+    digits = onepass.load("digits")
+    stream = Brighter(digits, [torch.arange(40), torch.arange(40, 90)])
+    found = Job("er", normalise="first-task").normalisation(stream)
+    wanted = moments((digits.train_x[:40] // 2 + 100).double() / 255)
+    assert [*found["mean"], *found["std"]] == pytest.approx(wanted)
+
+
+def test_vectors_are_normalised_by_the_first_task_only_if_asked():
+    flat = replace(VECTORS, train_x=VECTORS.train_x.clone())
+    flat.train_x[flat.train_y < 2, 3] = 0.1  # a feature that is constant in the first task
+    assert learner(flat, method="er").mean is None
+    made = learner(flat, method="er", normalise="first-task")
+    first = flat.train_x[flat.train_y < 2].double()
+    assert made.mean == pytest.approx(first.mean(0).tolist())
+    assert made.std == pytest.approx([*first[:, :3].std(0, correction=0).tolist(), 1.0])
+
+
+def test_anything_else_to_normalise_by_is_refused():
+    with pytest.raises(InputError, match="normalise must be dataset or first-task"):
+        learner(PHOTOS, method="er", normalise="test set")
+
+
+# ---- records of older versions
+
+
+def age(folder: Path) -> None:
+    """Makes a run's files those of a version in which `common` was called `paper`."""
+    for name in ("run.json", "result.json"):
+        if (folder / name).exists():
+            content = json.loads((folder / name).read_text())
+            job = content.get("job", content)
+            del job["normalise"]
+            if name == "run.json":
+                job["preset"] = "paper"
+                del job["mirror_is_same_class"]
+            (folder / name).write_text(json.dumps(content))
+
+
+def old_run(job: Job, out: Path):
+    result = run(job, out)
+    age(Path(result.out))
+    return result
+
+
+def test_a_finished_run_of_the_preset_that_was_called_paper_is_not_run_again(tmp_path):
+    job = Job("er", "synthetic", batch=60, device="cpu")
+    first = old_run(job, tmp_path)
+    assert run(job, tmp_path, resume=True, listeners=[stop_after(1)]) == first
+
+
+def test_a_broken_run_of_the_preset_that_was_called_paper_goes_on(tmp_path):
+    job = Job("er", "synthetic", device="cpu")
+    whole = run(job, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+    age(tmp_path / job.folder_name)
+    result = run(job, tmp_path, resume=True)
+    assert result.state_sha256 == whole.state_sha256
+
+
+def test_old_and_new_runs_are_one_row(tmp_path):
+    job = Job("er", "synthetic", batch=60, device="cpu")
+    old_run(job, tmp_path)
+    run(replace(job, seed=1), tmp_path)
+    (row,) = tables.summarise(tables.read(tmp_path))
+    assert (row.runs, row.variant) == (2, "batch=60")
+
+
+def test_what_is_called_paper_is_another_preset_for_a_method_that_has_one(tmp_path, monkeypatch):
+    job = Job("er", "synthetic", batch=60, device="cpu")
+    old_run(job, tmp_path)
+    monkeypatch.setattr(ER, "presets", {"paper": Preset({"lr": 1e-2}, "a test")})
+    with pytest.raises(RunError, match="preset 'paper', not 'common'"):
+        run(job, tmp_path, resume=True)
+    theirs = replace(job, preset="paper")
+    assert run(theirs, tmp_path).variant == "paper batch=60"
+    assert run(theirs, tmp_path, resume=True, listeners=[stop_after(1)]).variant == "paper batch=60"
+
+
+@pytest.mark.parametrize("preset", ["official", "tuned", None])
+def test_other_presets_of_a_record_are_not_the_common_one(preset):
+    job = Job("er", "synthetic")
+    assert job.identity_in({**job.identity, "preset": preset}) != job.identity
