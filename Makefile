@@ -4,7 +4,7 @@ BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types imports unit table clean
+.PHONY: help demo test test-all fuzz lint types imports unit table clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ test: lint types imports unit  ## All checks and tests but the slow ones (minute
 
 test-all: .venv/.test-installed  ## The tests that are slow and seldom fail: run both before a release
 	$(BIN)/python -m pytest -n auto -q -m slow
+
+FUZZ_SECONDS ?= 240
+fuzz: .venv/.test-installed  ## Every fuzzer for FUZZ_SECONDS each; prints how many cases it tried
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -q -s tests/fuzz
 
 lint: .venv/.test-installed  ## Style
 	$(BIN)/ruff check .

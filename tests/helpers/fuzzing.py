@@ -1,0 +1,31 @@
+"""Cases drawn from seeds: a few of each kind in the suite, as many as the time allows in `make fuzz`.
+
+A kind is a function of a generator that makes one case, tries it, and raises if what should hold
+does not. It must neither leave files behind nor depend on cases before it, so that the seed in the
+error repeats it: `once("readers 17", a_case)`.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+Case = Callable[[random.Random], None]
+
+
+def fuzz(kind: str, a_case: Case, few: int) -> None:
+    """`few` cases, or all that fit into $FUZZ_SECONDS; how many is printed."""
+    seconds = float(os.environ.get("FUZZ_SECONDS", "0"))
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end if seconds else count < few:
+        once(f"{kind} {count}", a_case)
+        count += 1
+    print(f"\n{kind}: {count} cases", flush=True)
+
+
+def once(seed: str, a_case: Case) -> None:
+    try:
+        a_case(random.Random(seed))
+    except BaseException as failed:
+        failed.add_note(f"case: {seed!r}")
+        raise
