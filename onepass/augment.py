@@ -50,19 +50,24 @@ class WholePixels:
         self, height: int, width: int, area: tuple[float, float], device: torch.device
     ) -> None:
         share = _shares_of_cells(width, height, area)  # (width, height)
-        fitting = share.nonzero()  # w - 1 and h - 1 of each window that can be drawn    (n, 2)
         total = share[share > 0].cumsum(0)
-        self.up_to = (total / total[-1]).float().to(device)  # (n)
+        self.up_to = (
+            (total / total[-1]).float().to(device)
+        )  # (n), for each window that can be drawn
         self.whole = torch.tensor([width, height], dtype=torch.float32, device=device)
-        self.size = (fitting + 1).float().to(device)  # (n, 2)
+        size = (share.nonzero() + 1).float().to(device)  # (n, 2)
+        # a window's centre moves by half pixels, no further than so many either way
+        spare = self.whole - size
+        self.facts = torch.cat([size, -spare, 2 * spare + 1], dim=1)  # (n, 6)
+        self.facts[:, :4] /= self.whole.repeat(2)
 
     def __call__(self, count: int, rng: torch.Generator) -> Crop:
         uniform = torch.rand(3, count, generator=rng, device=rng.device)
-        size = self.size.index_select(0, torch.searchsorted(self.up_to, uniform[0], right=True))
-        # a window's centre moves by half pixels, and no further than the window stays inside
-        spare = self.whole - size  # (count, 2)
-        moved = (uniform[1:].T * (2 * spare + 1)).floor() - spare
-        return Crop(size / self.whole, moved / self.whole)
+        drawn = torch.searchsorted(self.up_to, uniform[0], right=True)
+        facts = self.facts.index_select(0, drawn)
+        size, furthest, places = torch.split(facts, 2, dim=1)  # (count, 2) each
+        place = (uniform[1:].T * places).floor()
+        return Crop(size, torch.addcdiv(furthest, place, self.whole))
 
 
 def _shares_of_cells(width: int, height: int, area: tuple[float, float]) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onepass.nets import at_once
+
 Kind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
 MOMENTUM = 0.9
@@ -38,13 +40,27 @@ class _RowsOfTheirOwn:
 
     @torch.no_grad()
     def step(self) -> None:
-        rows = self.param_groups[-1]
-        lr, rows["lr"] = rows["lr"], 0.0  # torch gathers the moments of these, but moves none
-        super().step()  # type: ignore[misc]
-        rows["lr"] = lr
-        moved = [one for one in rows["params"] if one.grad is not None]
-        if moved:
-            self._move(moved, rows)
+        body, rows = self.param_groups
+        moving = [one for one in rows["params"] if one.grad is not None]
+        if not moving:
+            self._torchs_step(body)
+            return
+        at_once(  # these are small, and wait for nothing in the rest
+            moving[0],
+            aside=lambda _: self._step_rows(moving, rows),
+            main=lambda _: self._torchs_step(body),
+        )
+
+    def _torchs_step(self, group: dict[str, Any]) -> None:
+        groups, self.param_groups = self.param_groups, [group]
+        try:
+            super().step()  # type: ignore[misc]
+        finally:
+            self.param_groups = groups
+
+    def _step_rows(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        self._torchs_step({**group, "lr": 0.0})  # gathers the moments, and moves nothing
+        self._move(parameters, group)
 
     def _move(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """theta - lr m_hat / (sqrt v_hat + eps), with m_hat = m / (1 - beta_1^k), v_hat =

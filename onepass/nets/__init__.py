@@ -3,7 +3,7 @@ with `@network` and one line here."""
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
-from onepass.nets.fast import Aside, compile_kernels, with_lowered_weights
+from onepass.nets.fast import Aside, at_once, compile_kernels, with_lowered_weights
 from onepass.nets.head import CosineHead, Head
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
@@ -28,6 +28,7 @@ __all__ = [
     "Precision",
     "ResNet18",
     "after_step",
+    "at_once",
     "backbone",
     "batch_gradients",
     "build",

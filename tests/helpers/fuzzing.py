@@ -1,4 +1,4 @@
-"""Cases drawn from seeds: a few of each kind in the suite, as many as the time allows in `make fuzz`.
+"""Cases drawn from seeds: a few of each kind in the suite, as many as time allows in `make fuzz`.
 
 A kind is a function of a generator that makes one case, tries it, and raises if what should hold
 does not. It must neither leave files behind nor depend on cases before it, so that the seed in the

@@ -117,6 +117,8 @@ def test_the_memory_is_updated_beside_the_optimiser(streams, monkeypatch):
         "aside waits for line",
         "memory on aside",
         "optimiser on line",
+        "branch waits for line",  # the rows of the head beside the rest
+        "line waits for branch",
         "line waits for aside",
     ]
 
