@@ -15,11 +15,16 @@ images are mirrored, the mean of the two views' logits is stored and both views 
 alpha = 0.2 and beta = 1 by default, as CCL-DC has them for one pass over a stream; the authors'
 values (alpha 0.1 to 1, beta 0.5 or 1, by dataset and memory) were found with many epochs, and with
 beta = 0.5 replayed labels count half in a single pass.
-Departures: the softmax runs over the classes seen so far. The square error is a mean over replayed
-samples and classes seen so far, where an output that was unknown when its sample was stored counts
-as no error; the authors' head has all classes from the start, and their mean runs over all outputs,
-those of classes still to come included. The authors train several epochs with batches and draws of
-32, padded crops and flips.
+An output whose class was unknown when a sample was stored is held to 0 (`unknown="zero"`). The
+authors' head has all outputs from the start, so that old samples hold the outputs of classes to
+come where they were, which keeps those from claiming them. A learner that does not know what is to
+come cannot store what it would have said of it; but when a row is born it says 0 on average.
+`unknown="mask"` leaves such outputs free. Held-out tenth of CIFAR100, M=1000, seeds 0 and 1: 20.6
+(19.4, 21.7) held, 19.1 (18.2, 20.1) free.
+Departures: the softmax runs over the classes seen so far, and the square error is a mean over
+replayed samples and these classes, where the authors' run over all outputs, those of classes still
+to come included. The authors train several epochs with batches and draws of 32, padded crops and
+flips.
 Cost: batch + 2 replay images, forward and backward. Kept: raw sample, label, logits as wide as the
 head's capacity, and how many of them were known.
 """
@@ -27,7 +32,7 @@ head's capacity, and how many of them were known.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -76,6 +81,9 @@ class DERPP(Replay):
         The size of each of the two draws.
     alpha, beta
         The weights of the stored logits and of the replayed labels.
+    unknown
+        What happens to an output whose class was unknown when the sample was stored: it is held to
+        `zero`, or counts as no error (`mask`).
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -86,6 +94,7 @@ class DERPP(Replay):
 
     alpha: float = 0.2
     beta: float = 1.0
+    unknown: Literal["zero", "mask"] = "zero"
 
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -131,12 +140,14 @@ class DERPP(Replay):
         seen = self.seen.sum()
         views = dark_out.logits.view(-1, *stored.shape)  # of each view            (views, r, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
+        if self.unknown == "zero":  # as it is stored: every class counts
+            known = seen.expand_as(known)
         dark_loss = known_error(views, stored, known, genuine[0], seen)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + self.alpha * dark_loss + self.beta * replay_loss
 
         logits = mean_over_views(stream_out.logits.detach(), len(y))  # before the update  (b, C)
-        self.keep(x, y, logits=logits, known=seen.expand_as(y))
+        self.keep(x, y, logits=logits * self.seen, known=seen.expand_as(y))
         self.descend(loss)
         terms = {"stream": stream_loss, "logits": dark_loss, "replay": replay_loss}
         return Step.of(loss, stream_out, dark_out, replay_out, **terms)

@@ -131,8 +131,12 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
 def check_terms(learner: DERPP, now: Followed) -> None:
     stream, dark, again = now.step.outputs
     seen, copies = set(range(now.seen)), len(stream.y) // len(now.x)
-    views = dark.logits.view(copies, learner.replay, -1)[..., : now.logits.shape[1]]
-    stored, known = now.logits[now.slots[0]], now.known[now.slots[0]]
+    views = dark.logits.view(copies, learner.replay, -1)
+    wider = views.shape[2] - now.logits.shape[1]  # where the head has grown in this step
+    stored, known = F.pad(now.logits[now.slots[0]], (0, wider)), now.known[now.slots[0]]
+    if learner.unknown == "zero":  # what was unknown then is held to zero
+        stored = stored * (torch.arange(stored.shape[1]) < known.unsqueeze(1))
+        known = torch.full_like(known, now.seen)
     drawn = (views, stored, known, now.genuine[0])
     error = naive_error(*(part.tolist() for part in drawn), now.seen)
     expected = {
@@ -146,7 +150,14 @@ def check_terms(learner: DERPP, now: Followed) -> None:
     assert now.step.loss.item() == pytest.approx(loss, rel=1e-4, abs=1e-6)
 
 
-SETTINGS = [{}, {"memory": 0}, {"memory": 3}, {"alpha": 2.0, "beta": 0.0}, {"head": "frozen"}]
+SETTINGS = [
+    {},
+    {"memory": 0},
+    {"memory": 3},
+    {"alpha": 2.0, "beta": 0.0},
+    {"head": "frozen"},
+    {"unknown": "mask"},
+]
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -164,7 +175,8 @@ def test_mirror_images_are_held_to_the_mean_of_both_views():
         plain, mirrored = now.step.outputs[0].logits.chunk(2)
         held = int(learner.store.size)
         newest = learner.store.fields["logits"][held - len(now.x) : held]
-        torch.testing.assert_close(newest, (plain + mirrored) / 2)
+        known = now.seen
+        torch.testing.assert_close(newest[:, :known], (plain + mirrored)[:, :known] / 2)
 
 
 def test_the_first_batch_is_plain_cross_entropy():
@@ -185,7 +197,9 @@ def test_logits_are_stored_as_they_were_before_the_update_and_never_refreshed():
         first += len(item[1])
         for start, logits, known in told:
             kept = slice(start, start + len(logits))
-            assert torch.equal(learner.store.fields["logits"][kept], logits)
+            stored = learner.store.fields["logits"][kept]
+            assert torch.equal(stored[:, :known], logits[:, :known])
+            assert not bool(stored[:, known:].any())  # whatever spare rows said
             assert learner.store.fields["known"][kept].tolist() == [known] * len(logits)
 
 
@@ -193,14 +207,14 @@ def test_the_view_that_was_trained_is_the_one_whose_logits_are_stored():
     learner = learner_of(net=nn.Flatten(), augment="crop-grey")
     (item,) = as_images(batches([[0, 1, 2]]))
     step = learner.learn(*item)
-    assert torch.equal(learner.store.fields["logits"][:3], step.outputs[0].logits)
+    assert torch.equal(learner.store.fields["logits"][:3, :3], step.outputs[0].logits[:, :3])
     assert torch.equal(learner.store.x[:3], item[0])
     plain = learner_of(net=nn.Flatten()).learn(*item)
     assert not torch.equal(plain.outputs[0].logits, step.outputs[0].logits)
 
 
 def test_a_model_that_stays_is_held_to_what_it_says_anyway():
-    still, moving = learner_of(lr=1e-30), learner_of()
+    still, moving = learner_of(lr=1e-30, unknown="mask"), learner_of(unknown="mask")
     for item in batches(TASKS):
         if item == BOUNDARY:
             still.new_task()
@@ -209,6 +223,21 @@ def test_a_model_that_stays_is_held_to_what_it_says_anyway():
         assert still.learn(*item).terms["logits"].item() < 1e-10
         last = moving.learn(*item)
     assert last.terms["logits"].item() > 1e-3
+
+
+def test_old_samples_hold_new_classes_down_unless_that_is_masked():
+    """Two classes, then two others: what the network gives the later ones on samples of the first
+    is pulled towards zero, and left alone under the mask."""
+
+    def said_of_new(unknown: str) -> float:
+        learner = learner_of(alpha=5.0, beta=0.0, lr=0.02, memory=40, unknown=unknown)
+        for item in batches([[0, 1] * 2] * 10 + [BOUNDARY] + [[2, 3] * 2] * 30):
+            learner.new_task() if item == BOUNDARY else learner.learn(*item)
+        held = slice(0, int(learner.store.size))
+        old = learner.store.y[held] < 2
+        return float(learner.scores(learner.store.x[held][old])[:, 2:].abs().mean())
+
+    assert said_of_new("zero") < 0.5 * said_of_new("mask")
 
 
 def test_when_the_head_grows_stored_logits_become_wider_and_stay():
