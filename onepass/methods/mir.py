@@ -18,6 +18,8 @@ Decisions where the paper is silent, or made for replays of 64:
 - The virtual step is a plain gradient step at the optimiser's `lr`, without moments or decay,
   whatever the optimiser. At Adam's 1e-3 the scores are small, but their order is that of -g.grad_x.
 - Candidates are scored as they are stored, without augmentation; what is chosen is augmented anew.
+- Scores are computed in fp32 whatever the precision of training is: at this learning rate they are
+  as small as the rounding of bf16. On a GPU convolutions then multiply in TF32, as everywhere here.
 - Rows of a frozen head stay in the virtual step too.
 
 Departures:

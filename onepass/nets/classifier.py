@@ -23,7 +23,11 @@ class Classifier(nn.Module):
         self.head = head
         self.precision = precision
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, in_fp32: bool = False) -> Tensor:
+        """Logits; `in_fp32` whatever the network's precision is."""
+        if in_fp32:
+            logits: Tensor = self.head(self.body(laid_out(x)))
+            return logits
         return self.on(self.head, self.features(x))
 
     def features(self, x: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ def after_step(model: Classifier, gradients: Sequence[Tensor], lr: float) -> dic
 @torch.no_grad()
 def logits_with(model: Classifier, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """Logits of a network in evaluation mode with these parameters in place of its own of those
-    names."""
-    logits: Tensor = functional_call(model, dict(parameters), (inputs,))
+    names, in fp32: what a small step changes would drown in the rounding of bf16."""
+    logits: Tensor = functional_call(model, dict(parameters), (inputs,), {"in_fp32": True})
     return logits
 
 
