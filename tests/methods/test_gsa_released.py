@@ -14,15 +14,26 @@ from onepass.methods.gsa_released import released_weight
 
 
 class Recorder(nn.Module):
-    """Features that are the inputs; the last batches can be looked at."""
+    """Features that are the inputs; those of the last step can be looked at, and whether a gradient
+    was asked for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[Tensor] = []
+        self.trained: list[bool] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = [*self.seen[-1:], x.detach()]
+        self.seen.append(x.detach())
+        self.trained.append(torch.is_grad_enabled())
         return x.flatten(1)
+
+    def of_step(self, learner: onepass.Learner, x: Tensor, y: Tensor) -> onepass.parts.Step:
+        self.seen, self.trained = [], []
+        return learner.learn(x, y)
+
+    @property
+    def used(self) -> list[Tensor]:
+        return [batch for batch, trained in zip(self.seen, self.trained, strict=True) if trained]
 
 
 class MirrorBlind(nn.Module):
@@ -159,7 +170,8 @@ def test_a_ratio_of_one_for_all_classes_leaves_two_means_of_cross_entropy():
 def test_the_first_batch_trains_twenty_images_of_the_stream_and_nothing_else():
     learner = released(net=Recorder())
     (x, y), *_ = stream(images)
-    step = learner.learn(x, y)
+    learner.prepare(tuple(x.shape[1:]), x.dtype)
+    step = learner.model.body.of_step(learner, x, y)
     first, mixed = step.outputs
     assert int(first.weight.sum()) == 20 and int(mixed.weight.sum()) == 0
     assert step.terms["mix"].item() == 0
@@ -168,7 +180,7 @@ def test_the_first_batch_trains_twenty_images_of_the_stream_and_nothing_else():
         == step.terms["stream"].item()
         == pytest.approx(weighted(as_batch(first), {0, 1}, {0: 1.0, 1: 1.0}), rel=1e-5)
     )
-    trained = learner.model.body.seen[0][first.weight > 0]
+    trained = learner.model.body.used[0][first.weight > 0]
     assert torch.equal(trained, torch.cat([x, x.flip(3)]).float() / 255)
 
 
@@ -199,8 +211,10 @@ def test_what_a_batch_lacks_repeats_its_samples_evenly_at_weight_0():
     """BatchNorm sees the padding, so it must look like the samples that count."""
     learner = released(net=Recorder(), current=9, mix=14)
     for number, (x, y) in enumerate(stream(tasks=1, batches=3, size=4)):
-        outputs = learner.learn(x, y).outputs
-        for seen, output in zip(learner.model.body.seen, outputs, strict=True):
+        if not number:
+            learner.prepare(tuple(x.shape[1:]), x.dtype)
+        outputs = learner.model.body.of_step(learner, x, y).outputs
+        for seen, output in zip(learner.model.body.used, outputs, strict=True):
             held = 4 + min(4 * number, 9)
             counted = output.weight > 0
             assert int(counted.sum()) == (min(held, len(seen)) if number or len(seen) == 13 else 0)
@@ -208,7 +222,7 @@ def test_what_a_batch_lacks_repeats_its_samples_evenly_at_weight_0():
             assert len(rows) == min(held, len(seen))
             assert int(times.max() - times.min()) <= 1
             assert bool(counted[: int(counted.sum())].all())
-        assert torch.equal(learner.model.body.seen[0][:4], x)
+        assert torch.equal(learner.model.body.used[0][:4], x)
 
 
 def test_old_and_new_counts_are_both_truncated():
@@ -259,8 +273,9 @@ def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
     monkeypatch.setattr("onepass.views.crop_grey", brighter)
     learner = released(net=Recorder(), augment="crop-grey")
     (x, y), *_ = stream(images)
-    step = learner.learn(x, y)
-    new, mixed = learner.model.body.seen
+    learner.prepare(tuple(x.shape[1:]), x.dtype)
+    step = learner.model.body.of_step(learner, x, y)
+    new, mixed = learner.model.body.used
     plain = x.float() / 255
     both = torch.cat([plain, plain.flip(3)])
     torch.testing.assert_close(new[step.outputs[0].weight > 0], both + 2)
@@ -359,9 +374,56 @@ def test_mirroring_matters_to_a_network_that_sees_it():
     assert not torch.allclose(*losses)
 
 
-def test_a_step_costs_what_passes_says():
-    learner = released(net=Recorder())
-    for item in stream(images, tasks=1, batches=2):
-        learner.learn(*item)
-        trained = sum(len(batch) for batch in learner.model.body.seen)
-        assert trained == learner.cost(10).trained == 2 * (10 + 5 + 12)
+# ---- the forwards whose results the script discards
+
+
+def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
+    """X^new; of X^mix the new part raw, all raw, its views, these again; the stream raw."""
+    learner = learned(released(net=Recorder()), list(stream(images, tasks=2))[:-1])
+    *_, (x, y) = stream(images, tasks=2)
+    step = learner.model.body.of_step(learner, x, y)
+    body, mixed = learner.model.body, step.outputs[1]
+    _, new_part, raw, views, again, of_stream = body.seen
+    assert body.trained == [True, False, False, True, False, False]
+    assert [len(one) for one in body.seen] == [2 * 15, 15, 12, 2 * 12, 2 * 12, 10]
+    assert torch.equal(of_stream, x.float() / 255)
+    assert torch.equal(views, torch.cat([raw, raw.flip(3)])) and torch.equal(views, again)
+    is_new = learner.new[mixed.y[:12]]
+    assert torch.equal(new_part.unique(dim=0), raw[is_new].unique(dim=0))
+    _, times = new_part.unique(dim=0, return_counts=True)
+    assert int(times.max() - times.min()) <= 1
+
+
+def test_they_move_batchnorms_statistics_and_nothing_else():
+    """One step from the same state with and without: the same parameters, other statistics, which
+    are those of six batches in turn."""
+
+    def one_step(extra: bool) -> nn.Module:
+        net = nn.Sequential(Recorder(), nn.BatchNorm1d(48))
+        learner = released(net=net, extra_forwards=extra)
+        (x, y), *_ = stream(images)
+        learner.learn(x, y)
+        return learner.model
+
+    plain, extra = one_step(False), one_step(True)
+    for (name, one), other in zip(plain.named_parameters(), extra.parameters(), strict=True):
+        assert torch.equal(one, other), name
+    for model, count in ((plain, 2), (extra, 6)):
+        recorder, norm = model.body
+        assert len(recorder.seen) == count
+        mean = torch.zeros(48)
+        for batch in recorder.seen:
+            mean = 0.9 * mean + 0.1 * batch.flatten(1).mean(dim=0)
+        torch.testing.assert_close(norm.running_mean, mean)
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_a_step_costs_what_passes_says(extra):
+    learner = released(net=Recorder(), extra_forwards=extra)
+    first, second = stream(images, tasks=1, batches=2)
+    learner.learn(*first)
+    learner.model.body.of_step(learner, *second)
+    sizes = [len(batch) for batch in learner.model.body.seen]
+    cost, used = learner.cost(10), sum(map(len, learner.model.body.used))
+    assert used == cost.trained == 2 * (10 + 5 + 12)
+    assert sum(sizes) - used == cost.scored == extra * (15 + 12 + 24 + 10)
