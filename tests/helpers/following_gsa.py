@@ -107,7 +107,9 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
             replayed = first[copy * size + len(y) : (copy + 1) * size]
             assert {row for _, row, weight in replayed if weight} <= new
 
-        measured = mixed if learner.statistics == "mix" else first + mixed
+        measured = mixed
+        if learner.statistics == "all":  # what is trained: of X^mix nothing in the first task
+            measured = first + mixed if sides[0] else first
         if learner.update == "before":
             sums.add(measured, seen)
         w, v = {c: sums.w(c) for c in seen}, {c: sums.v(c) for c in seen}
@@ -115,10 +117,14 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
             w = v = dict.fromkeys(seen, 1.0)
         if learner.update == "after":
             sums.add(measured, seen)
+        arrived = new
+        if learner.new_classes == "batch":
+            arrived = new & {row for _, row, weight in first if weight}
+        case = (first, mixed, *sides, w, v, arrived)
         yield SimpleNamespace(
             step=step,
-            case=(first, mixed, *sides, w, v),
-            terms=naive.terms(first, mixed, *sides, w, v),
+            case=case,
+            terms=naive.terms(*case),
             rates=(learner.rates() if learner.update == "before" else earlier),
             gradient=in_batches([logits.grad for logits in kept], copies, size),
             sums=sums,
@@ -129,6 +135,7 @@ CASES = [
     ("tasks", {}),
     ("tasks", {"forwards": "separate", "memory": 200, "mix": 20}),
     ("tasks", {"statistics": "all"}),
+    ("tasks", {"new_classes": "batch", "current": 2}),
     ("tasks", {"update": "after"}),
     ("tasks", {"weights": "none"}),
     ("tasks", {"memory": 0}),
@@ -145,6 +152,7 @@ CASES = [
     ("late classes", {"mix": 2}),
     ("late classes", {"current": 6}),
     ("short batches", {}),
+    ("short batches", {"new_classes": "batch"}),
     ("short batches", {"memory": 0}),
     ("old classes come back", {}),
     ("old classes come back", {"memory": 0}),

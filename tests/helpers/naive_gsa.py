@@ -70,27 +70,30 @@ class Sums:
         return 2 / (1 + math.exp(1 - up / down))
 
 
-def rivals(o: list[float], y: int, old: set[int], new: set[int], v: dict[int, float]) -> dict:
-    """For T3: the logits, v in them, of the classes in the denominator other than y itself."""
-    if y in new:
+def rivals(
+    o: list[float], y: int, old: set[int], new: set[int], v: dict[int, float], arrived: set[int]
+) -> dict:
+    """For T3: the logits, v in them, of the classes in the denominator other than y itself;
+    `arrived` is S(X^new)."""
+    if y in arrived:
         return {c: o[c] for c in old}
-    return {c: o[c] + math.log(v[c]) for c in new if v[c] > 0}
+    return {c: o[c] + math.log(v[c]) for c in new - {y} if v[c] > 0}
 
 
 def terms(
-    first: Batch, mixed: Batch, old: set[int], new: set[int], w: dict, v: dict
+    first: Batch, mixed: Batch, old: set[int], new: set[int], w: dict, v: dict, arrived: set[int]
 ) -> tuple[float, float, float]:
     t1 = [cross_entropy(o, y, new) for o, y, _ in counted(first) if y in new]
     t2 = [w[y] * cross_entropy(o, y, old) for o, y, _ in counted(mixed) if y in old]
     t3 = []
     for o, y, _ in counted(mixed):
-        against = list(rivals(o, y, old, new, v).values())
+        against = list(rivals(o, y, old, new, v, arrived).values())
         t3.append(w[y] * (log_sum_exp([*against, o[y]]) - o[y]))
     return average(t1), average(t2), average(t3)
 
 
 def gradients(
-    first: Batch, mixed: Batch, old: set[int], new: set[int], w: dict, v: dict
+    first: Batch, mixed: Batch, old: set[int], new: set[int], w: dict, v: dict, arrived: set[int]
 ) -> list[list[float]]:
     """The closed form of d (T1 + T2 + T3) / d logits, a row per sample of both batches."""
     n1 = sum(y in new for _, y, _ in counted(first))
@@ -111,7 +114,7 @@ def gradients(
                 row[c] = w[y] * math.exp(o[c] - log_sum_exp([o[k] for k in old])) / n2
             row[y] -= w[y] / n2
         if weight:
-            against = rivals(o, y, old, new, v)
+            against = rivals(o, y, old, new, v, arrived)
             total = log_sum_exp([*against.values(), o[y]])
             for c, logit in against.items():
                 row[c] += w[y] * math.exp(logit - total) / n3
@@ -121,7 +124,7 @@ def gradients(
 
 
 def finite_differences(
-    first: Batch, mixed: Batch, old: set[int], new: set[int], w: dict, v: dict, h: float = 1e-5
+    first: Batch, mixed: Batch, *facts: set[int] | dict, h: float = 1e-5
 ) -> list[list[float]]:
     """The same gradient by central differences of the sum of the terms, w and v held."""
     rows = []
@@ -131,7 +134,7 @@ def finite_differences(
             value, ends = o[c], []
             for sign in (1, -1):
                 o[c] = value + sign * h
-                ends.append(sum(terms(first, mixed, old, new, w, v)))
+                ends.append(sum(terms(first, mixed, *facts)))
             o[c] = value
             row.append((ends[0] - ends[1]) / (2 * h))
         rows.append(row)

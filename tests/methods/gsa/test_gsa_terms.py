@@ -21,7 +21,7 @@ from onepass.parts import Output
 def test_the_two_class_hand_case_gives_log_two(label):
     old, new = torch.tensor([True, False]), torch.tensor([False, True])
     output = an_output(torch.zeros(1, 2), [label])
-    across = against_the_other_side(output, old, new, torch.zeros(2))
+    across = against_the_other_side(output, old, new, torch.zeros(2), new)
     assert across.item() == pytest.approx(math.log(2))
     assert sample_cross_entropy(output, among=old if label == 0 else new).item() == 0
 
@@ -32,7 +32,7 @@ def test_the_decomposition_exceeds_cross_entropy_by_its_closed_form(logits, labe
     output = an_output(double([logits]), [label])
     own = NEW if label >= 3 else OLD
     within = sample_cross_entropy(output, among=own)
-    decomposed = within + against_the_other_side(output, OLD, NEW, torch.zeros(5))
+    decomposed = within + against_the_other_side(output, OLD, NEW, torch.zeros(5), NEW)
     plain = F.cross_entropy(output.logits, output.y)
     e = math.exp(logits[label])
     a = sum(math.exp(o) for c, o in enumerate(logits) if own[c])
@@ -49,7 +49,7 @@ def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
     new, old = (last, ~last) if lonely == "a single new class" else (last | ~last, last & ~last)
     output = an_output(random_logits(0, 1), [4])
     within = sample_cross_entropy(output, among=new)
-    decomposed = within + against_the_other_side(output, old, new, torch.zeros(5))
+    decomposed = within + against_the_other_side(output, old, new, torch.zeros(5), new)
     torch.testing.assert_close(decomposed.sum(), F.cross_entropy(output.logits, output.y))
 
 
@@ -58,17 +58,17 @@ def test_the_decomposition_is_cross_entropy_where_it_decomposes_nothing(lonely):
 def test_v_of_zero_removes_a_new_class_from_what_old_samples_face(logits, label, other):
     output = an_output(double([logits]), [label])
     log_v = double([0, 0, 0, -math.inf, math.log(other)])
-    got = against_the_other_side(output, OLD, NEW, log_v)
+    got = against_the_other_side(output, OLD, NEW, log_v, NEW)
     without = torch.tensor([False, False, False, False, True])
-    assert torch.equal(got, against_the_other_side(output, OLD, without, log_v))
+    assert torch.equal(got, against_the_other_side(output, OLD, without, log_v, NEW))
 
 
 @PROPERTY
 @given(five_logits, st.integers(0, 4))
 def test_v_matters_to_old_samples_only(logits, label):
     output = an_output(double([logits]), [label])
-    plain = against_the_other_side(output, OLD, NEW, double([0] * 5)).item()
-    doubled = against_the_other_side(output, OLD, NEW, double([math.log(2)] * 5)).item()
+    plain = against_the_other_side(output, OLD, NEW, double([0] * 5), NEW).item()
+    doubled = against_the_other_side(output, OLD, NEW, double([math.log(2)] * 5), NEW).item()
     assert doubled == plain if label >= 3 else doubled >= plain
 
 
@@ -76,10 +76,10 @@ def test_v_matters_to_old_samples_only(logits, label):
 @given(five_logits, st.integers(0, 4), st.floats(0, 10))
 def test_cross_task_agrees_with_the_plain_fraction(logits, label, scale):
     v = dict.fromkeys(range(5), scale)
-    against = naive.rivals(logits, label, {0, 1, 2}, {3, 4}, v)
+    against = naive.rivals(logits, label, {0, 1, 2}, {3, 4}, v, {3, 4})
     expected = naive.log_sum_exp([*against.values(), logits[label]]) - logits[label]
     output = an_output(double([logits]), [label])
-    got = against_the_other_side(output, OLD, NEW, double([scale] * 5).log())
+    got = against_the_other_side(output, OLD, NEW, double([scale] * 5).log(), NEW)
     assert got.item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -89,14 +89,14 @@ def test_the_gradient_of_the_cross_task_term_agrees_with_finite_differences(v):
     logits = random_logits(1, 6).requires_grad_()
     ones = torch.ones(6, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda o: against_the_other_side(Output(o, y, ones), OLD, NEW, log_v), logits
+        lambda o: against_the_other_side(Output(o, y, ones), OLD, NEW, log_v, NEW), logits
     )
 
 
 def test_the_cross_task_term_leaves_the_other_classes_of_the_own_side_alone():
     logits = random_logits(2, 5).requires_grad_()
     output = an_output(logits, [0, 1, 2, 3, 4])
-    against_the_other_side(output, OLD, NEW, double([0] * 5)).sum().backward()
+    against_the_other_side(output, OLD, NEW, double([0] * 5), NEW).sum().backward()
     touched = (logits.grad != 0).int()
     sides = (OLD.unsqueeze(1) != OLD) | torch.eye(5, dtype=torch.bool)
     assert touched.tolist() == sides.int().tolist()
