@@ -59,12 +59,13 @@ def memory_is_bounded(method: Method) -> None:
 
 def kept_bytes_are_declared(method: Method) -> None:
     """Besides network, optimiser and a few numbers per class, only the samples of the memories and
-    the declared copies of the network are kept; and `memory` is how many samples `store` holds."""
+    the declared copies of the network are kept; and `memory` is how many samples they hold, all
+    memories together."""
     learner = teach(make(method), small_stream(), last=17)
     wanted = learner.get_params().get("memory")
     if wanted is not None:
-        held = learner.store.capacity
-        expect(held == wanted, f"the memory has {held} places instead of {wanted}")
+        held = sum(store.capacity for store in learner.stores.values())
+        expect(held == wanted, f"there are {held} places for samples instead of {wanted}")
     declared = learner.memory_bytes + learner.copy_bytes
     kept = _bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class

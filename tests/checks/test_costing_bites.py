@@ -179,7 +179,7 @@ class SaysNothingOfItsMemory(ER):
         return Modest(self.memory, shape, dtype, rng)
 
 
-@breaks("kept_bytes_are_declared", "160 places instead of 80")
+@breaks("kept_bytes_are_declared", "160 places for samples instead of 80")
 class HoldsTwiceAsMuch(ER):
     def make_store(self, shape, dtype, rng):
         return Reservoir(2 * self.memory, shape, dtype, rng)

@@ -32,8 +32,10 @@ class Recorder(nn.Module):
 
 
 def rainbow(**settings: object) -> RainbowRT:
-    small = {"memory": 12, "replay": 8, "device": "cpu", "net": Recorder(), "lr": 1e-6}
-    return RainbowRT(**{**small, **settings})
+    """By default 12 samples are replayed and 12 are candidates."""
+    small = {"memory": 24, "replay": 8, "device": "cpu", "net": Recorder(), "lr": 1e-6}
+    half = settings.get("memory", 24) // 2 or None
+    return RainbowRT(**{**small, "candidates": half, **settings})
 
 
 class Numbered:
@@ -188,14 +190,14 @@ def test_scoring_leaves_statistics_and_parameters_alone():
 
 
 def test_in_the_first_task_nothing_is_replayed_and_nothing_scored():
-    numbered = Numbered(candidates=36)
+    numbered = Numbered(memory=48, candidates=36)
     assert numbered.task([0, 1] * 3) == [[]] * 6
     assert numbered.learner.spent == {}
     assert numbered.counts() == {0: 6, 1: 6}
 
 
 def test_the_first_memory_is_a_random_part_of_the_task():
-    first = [Numbered(seed=seed, candidates=36) for seed in range(60)]
+    first = [Numbered(seed=seed, memory=48, candidates=36) for seed in range(60)]
     for one in first:
         one.task([0, 1] * 3)
     often = Counter(number for one in first for number in one.held())
@@ -214,7 +216,7 @@ def test_later_tasks_replay_the_memory_and_nothing_else():
 
 
 def test_a_new_memory_comes_from_the_old_one_and_the_task_alone():
-    numbered = Numbered(memory=13, candidates=36)
+    numbered = Numbered(memory=49, candidates=36)
     old: set[int] = set()
     for task in range(5):
         begin = len(numbered.label_of)
@@ -231,7 +233,7 @@ def test_a_new_memory_comes_from_the_old_one_and_the_task_alone():
 def test_places_that_are_left_over_go_to_others_at_random():
     left_over = Counter()
     for seed in range(40):
-        numbered = Numbered(seed=seed, memory=7, candidates=20, augment="none")
+        numbered = Numbered(seed=seed, memory=27, candidates=20, augment="none")
         numbered.task([0], batches=7)
         numbered.learner.new_task()
         numbered.task([1], batches=7)  # of each class three, and a seventh
@@ -242,7 +244,7 @@ def test_places_that_are_left_over_go_to_others_at_random():
 
 
 def test_fewer_candidates_than_places_are_all_kept():
-    numbered = Numbered(memory=50)
+    numbered = Numbered(memory=100)
     numbered.task([0, 1, 1], batches=2)
     assert sorted(numbered.held()) == list(range(6))
     numbered.learner.new_task()
@@ -251,28 +253,29 @@ def test_fewer_candidates_than_places_are_all_kept():
 
 
 def test_with_fewer_places_than_classes_the_memory_is_full_all_the_same():
-    numbered = Numbered(memory=2)
+    numbered = Numbered(memory=4)
     numbered.task([0, 1, 2, 3])
     assert len(numbered.held()) == 2
 
 
 @pytest.mark.parametrize("candidates", [None, 5, 40])
-def test_no_more_of_the_task_is_kept_than_asked_for(candidates):
-    numbered = Numbered(candidates=candidates)
+def test_no_more_of_the_task_is_kept_than_asked_for_and_never_more_than_the_memory(candidates):
+    numbered = Numbered(memory=44, candidates=candidates)
     for begin in (0, 30):
         for _ in range(5):
             numbered.learn([begin, begin + 1] * 3)
         running = numbered.learner.running
-        wanted = min(12 if candidates is None else candidates, 30)
+        wanted = min(candidates or 11, 30)
         assert int(running.size) == wanted
+        assert int(running.size) + int(numbered.learner.store.size) <= 44
         assert set(running.x[:wanted, 0].long().tolist()) <= set(range(begin, begin + 30))
         numbered.learner.new_task()
         assert int(running.size) == 0
-    assert numbered.learner.memory_bytes == (12 + (candidates or 12)) * (4 + 8)
+    assert numbered.learner.memory_bytes == 44 * (4 + 8)
 
 
 def test_the_cost_of_a_task_end_is_twelve_views_of_each_candidate():
-    numbered = Numbered(candidates=20)
+    numbered = Numbered(memory=32, candidates=20)
     for task, total in enumerate([0, 12 * 32, 2 * 12 * 32]):
         numbered.task([2 * task, 2 * task + 1] * 3)
         spent = numbered.learner.spent.get("task ends", (0, 0))
@@ -285,7 +288,7 @@ def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
         return x[:, 0] % 6 / 12
 
     monkeypatch.setattr(RainbowRT, "uncertainty", by_number)
-    numbered = Numbered(memory=6, candidates=60)
+    numbered = Numbered(memory=66, candidates=60)
     numbered.task([0])
     numbered.learner.new_task()
     numbered.task([1], batches=36)  # six samples of each of six uncertainties
@@ -294,7 +297,7 @@ def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
 
 
 def test_without_places_it_learns_and_replays_nothing():
-    numbered = Numbered(memory=0, candidates=4)
+    numbered = Numbered(memory=1)
     for label in range(3):
         assert numbered.task([label, label]) == [[]] * 6
         numbered.learner.new_task()
@@ -357,7 +360,7 @@ def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
     [
         ({"memory": -1}, "memory must be zero or more"),
         ({"replay": 0}, "replay must be at least 1"),
-        ({"candidates": 0}, "candidates must be at least 1, or none"),
+        ({"candidates": 24}, "candidates must be at least 1 and less than memory"),
         ({"candidates": math.inf}, "candidates must be a whole number or none"),
     ],
     ids=str,
