@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onepass.checkpoint import read, restored
-from onepass.data.files import decode
+from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
-from onepass.errors import DataError, InputError
+from onepass.errors import CheckpointError, DataError, InputError
 
 
 class Prediction(NamedTuple):
@@ -21,9 +21,10 @@ class Prediction(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A file that is no image after all."""
+    """A file that is no image after all, and why, in a sentence that names it."""
 
     path: str
+    problem: str
 
 
 def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
@@ -33,30 +34,40 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
-    names = content.get("class_names")
+    names = _names(content.get("class_names"), learner.classes, model)
     channels, height, width = shape
     for path in _images(images):
         try:
-            pixels = decode(path.read_bytes(), str(path), (channels, height, width), resize=True)
-        except (DataError, OSError):
-            yield Unreadable(str(path))
+            pixels = decode(contents(path), str(path), (channels, height, width), resize=True)
+        except DataError as problem:
+            yield Unreadable(str(path), str(problem))
             continue
         probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
         label = learner.classes[int(probabilities.argmax())]
-        name = names[label] if names else str(label)
-        yield Prediction(str(path), name, float(probabilities.max()))
+        yield Prediction(str(path), names[label], float(probabilities.max()))
+
+
+def _names(saved: Any, classes: list[int], model: Path) -> dict[int, str]:
+    """What each class is called: by its number, if the checkpoint has no names."""
+    if saved is None:
+        return {label: str(label) for label in classes}
+    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
+        raise CheckpointError(f"{model} has class names that are not text")
+    if max(classes, default=-1) >= len(saved):
+        raise CheckpointError(f"{model} has learned class {max(classes)}, but names {len(saved)}")
+    return {label: saved[label] for label in classes}
 
 
 def _images(images: Path) -> list[Path]:
-    if not images.exists():
-        raise InputError(f"there is no {images}")
-    if images.is_file():
+    with reading(images):
+        images.stat()
+    if not images.is_dir():
         return [images]
     found = sorted(
         path
         for path in images.rglob("*")
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     )
-    if files := [path for path in found if path.is_file()]:
+    if files := [path for path in found if not path.is_dir()]:
         return files
     raise InputError(f"there is no image in {images}")

@@ -23,7 +23,8 @@ def _tensor(values: Any, what: str) -> Tensor:
         array = np.array(values)
         if array.dtype.kind in "US":
             raise TypeError("it holds text, not numbers")
-        return torch.from_numpy(array)
+        native = array.dtype.newbyteorder("=")  # files may come from a machine of the other order
+        return torch.from_numpy(array.astype(native, copy=False))
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
 

@@ -31,7 +31,7 @@ def predict(
     failed = 0
     for entry in classify(model, folder, device):
         if isinstance(entry, Unreadable):
-            messages.print(f"error: {entry.path} is not a readable image", markup=False)
+            messages.print(f"error: {entry.problem}", markup=False)
             failed += 1
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from onepass import inputs
 from onepass.data.base import Dataset
-from onepass.data.files import Array
+from onepass.data.files import Array, brief, class_name, reading, size_of_file
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
-DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
 
 
@@ -57,16 +57,32 @@ def read(
 
 
 def _arrays(path: Path) -> dict[str, Array]:
+    size_of_file(path)
     try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.lib.npyio.NpzFile):
-                return dict(archive)
-    except FileNotFoundError:
-        raise DataError(f"there is no {path}") from None
-    except DAMAGED as problem:
-        raise DataError(f"{path} is not a whole .npz of arrays: {problem}") from None
-    raise DataError(f"{path} holds a single array; it must hold {KEYS}")
+        with reading(path), path.open("rb") as file:
+            if file.peek(6).startswith(b"\x93NUMPY"):
+                raise DataError(f"{path} holds a single array; it must hold {KEYS}")
+            archive = np.lib.npyio.NpzFile(file, allow_pickle=False)
+            assert archive.zip is not None
+            _refuse_bombs(path, archive.zip)
+            arrays = dict(archive)
+    except DataError:
+        raise
+    except Exception as problem:  # whatever a damaged or foreign file leads to
+        raise DataError(f"{path} is not a whole .npz of arrays: {brief(problem)}") from None
+    for name, values in arrays.items():
+        if not isinstance(values, np.ndarray):
+            raise DataError(f"{path} is not a .npz of arrays: {name} is none")
+    return arrays
+
+
+def _refuse_bombs(path: Path, archive: zipfile.ZipFile) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = sum(member.file_size for member in archive.infolist())
+    if size > memory:
+        raise DataError(f"{path} unpacks to {size} bytes, and there is memory for {memory}")
+    if any(member.compress_type not in PACKINGS for member in archive.infolist()):
+        raise DataError(f"{path} is packed in a way that NumPy does not use")
 
 
 def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
@@ -107,7 +123,13 @@ def _names(path: Path, arrays: dict[str, Array], known: Tensor) -> tuple[str, ..
     if "class_names" not in arrays:
         return tuple(str(label) for label in known.tolist())
     given = np.atleast_1d(arrays["class_names"])
-    names = tuple(str(name) for name in (given.astype(str) if given.dtype.kind == "S" else given))
+    if given.ndim != 1 or given.dtype.kind not in "USiufb":
+        raise DataError(f"{path}: class_names must be text, one for each class")
+    try:
+        values = [one if isinstance(one, bytes) else str(one) for one in given]
+    except (ValueError, SystemError) as problem:  # a number that stands for no character
+        raise DataError(f"{path}: class_names are not text: {problem}") from None
+    names = tuple(class_name(value, path) for value in values)
     if len(names) != len(known):
         raise DataError(f"{path}: {len(names)} class names for {len(known)} classes")
     if len(set(names)) != len(names):

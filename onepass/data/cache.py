@@ -9,14 +9,14 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.files import Array, Report, Split, Undecoded
-from onepass.errors import DataError, OnepassError, WriteError
+from onepass.data.files import Array, Report, Split, Undecoded, class_name
+from onepass.errors import DataError, WriteError
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
@@ -42,25 +42,14 @@ def cache_root() -> Path:
 
 
 def entry(name: str, identity: str) -> Path:
-    """The folder of one dataset; `identity` tells datasets of one name apart."""
-    return cache_root() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    """The folder of one dataset; `identity` tells datasets of one name apart. A name may be as long
+    as a folder's may be at all, and ours has an ending."""
+    return cache_root() / f"{name[:50]}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]}"
 
 
 def cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arrays:
     """The arrays of a dataset: mapped if they are there and whole, decoded anew if they are not, or
     if its files have changed since."""
-    try:
-        return _cached(folder, fingerprint, read)
-    except OnepassError:
-        raise
-    except OSError as problem:
-        raise WriteError(
-            f"the cache {folder} could not be written: {problem.strerror}; ONEPASS_CACHE puts it "
-            "elsewhere"
-        ) from None
-
-
-def _cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arrays:
     with _locked(folder):
         found = opened(folder)
         if found is not None and _meta(folder)["fingerprint"] == fingerprint:
@@ -74,6 +63,18 @@ def _cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Ar
     return built
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Names the file that could not be written, above all on a full disk."""
+    try:
+        yield
+    except OSError as problem:
+        raise WriteError(
+            f"{path} could not be written: {problem.strerror or problem}; ONEPASS_CACHE puts the "
+            "cache elsewhere"
+        ) from None
+
+
 def opened(folder: Path) -> Arrays | None:
     """The arrays in a folder, if it holds all of them as they were written."""
     if not folder.is_dir():
@@ -81,8 +82,22 @@ def opened(folder: Path) -> Arrays | None:
     if problem := damage(folder):
         log.warning("%s; decoding it again", problem)
         return None
+    try:
+        return _mapped(folder)
+    except Exception as problem:  # whatever a header or a table that fits nothing leads to
+        log.warning("%s is damaged: %s; decoding it again", folder, problem)
+        return None
+
+
+def _mapped(folder: Path) -> Arrays:
     mapped = [np.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS]
-    return Arrays(tuple(_meta(folder)["class_names"]), *mapped)
+    arrays = Arrays(tuple(_meta(folder)["class_names"]), *mapped)
+    for x, y in ((arrays.train_x, arrays.train_y), (arrays.test_x, arrays.test_y)):
+        images = x.dtype == np.uint8 and x.ndim == 4 and x.shape[1:] == arrays.train_x.shape[1:]
+        labels = y.dtype == np.int64 and y.shape == x.shape[:1]
+        if not images or not labels or y.min() < 0 or y.max() >= len(arrays.class_names):
+            raise ValueError("images, labels and class names do not fit each other")
+    return arrays
 
 
 def damage(folder: Path, *, thorough: bool = False) -> str | None:
@@ -92,8 +107,8 @@ def damage(folder: Path, *, thorough: bool = False) -> str | None:
         meta = _meta(folder)
         keys = ("size", "written", "sha256")
         recorded = {name: [meta["files"][name][key] for key in keys] for name in ARRAYS}
-        _ = meta["fingerprint"], tuple(meta["class_names"])
-    except (OSError, ValueError, KeyError, TypeError):
+        _ = meta["fingerprint"], [class_name(name, folder) for name in meta["class_names"]]
+    except Exception:  # whatever a file that is not ours leads to
         return f"{folder / 'meta.json'} is missing or damaged"
     for name, (size, written, digest) in recorded.items():
         path = folder / f"{name}.npy"
@@ -122,9 +137,12 @@ def _meta(folder: Path) -> dict[str, Any]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Two processes that want the same dataset decode it once."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path = folder.with_name(f".{folder.name}.lock")
+    with ExitStack() as opened_files:
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = opened_files.enter_context(path.open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -132,7 +150,8 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
     """In a folder beside, renamed when whole: a kill half-way leaves nothing that counts."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    with _writing(partial):
+        partial.mkdir()
     try:
         count = len(undecoded.train.labels) + len(undecoded.test.labels)
         with _progress(f"decoding {folder.name}", count) as report:
@@ -140,7 +159,8 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
                 _write(partial, name, part, report)
         _describe(partial, fingerprint, undecoded)
         shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        with _writing(folder):
+            partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -149,15 +169,18 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
 def _write(folder: Path, name: str, part: Split, report: Report) -> None:
     shape = (len(part.labels), *part.shape)
     path = folder / f"{name}_x.npy"
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_2_0(
-            file, {"descr": "|u1", "fortran_order": False, "shape": shape}
-        )
-        _reserve(file, int(np.prod(shape)))
-    images = np.load(path, mmap_mode="r+")
+    with _writing(path):
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_2_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": shape}
+            )
+            _reserve(file, int(np.prod(shape)))
+        images = np.load(path, mmap_mode="r+")
     part.fill(images, report)
-    images.flush()
-    np.save(folder / f"{name}_y.npy", part.labels)
+    with _writing(path):
+        images.flush()
+    with _writing(folder / f"{name}_y.npy"):
+        np.save(folder / f"{name}_y.npy", part.labels)
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
@@ -184,7 +207,8 @@ def _describe(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         "class_names": list(undecoded.class_names),
         "files": files,
     }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2))
+    with _writing(folder / "meta.json"):
+        (folder / "meta.json").write_text(json.dumps(meta, indent=2))
 
 
 def _progress(what: str, total: int) -> Any:

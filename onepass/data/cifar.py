@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.files import Array, Split, Undecoded, copied
+from onepass.data import pickles
+from onepass.data.files import Array, Split, Undecoded, brief, class_name, contents, copied
 from onepass.errors import DataError
 
 
@@ -33,28 +32,6 @@ LAYOUTS = {
     ),
     "cifar100": Layout(["train"], ["test"], "fine_labels", "meta", "fine_label_names"),
 }
-ADMITTED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-}
-
-
-class ArrayUnpickler(pickle.Unpickler):
-    """Admits arrays, bytes, text, lists, dicts and numbers; anything else is refused unrun."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _latin_bytes
-        if (module, name) not in ADMITTED:
-            raise DataError(f"it asks for {module}.{name}, which is not data")
-        return super().find_class(module, name)
-
-
-def _latin_bytes(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
-    return text.encode("latin1")
 
 
 def present(folder: Path, name: str) -> bool:
@@ -63,52 +40,69 @@ def present(folder: Path, name: str) -> bool:
 
 def read(folder: Path, name: str) -> Undecoded:
     layout = LAYOUTS[name]
-    names = _entries(folder / layout.meta).get(layout.names)
-    if not isinstance(names, list):
-        raise DataError(f"{folder / layout.meta} holds no {layout.names}")
-    if len(set(names)) != len(names):
-        raise DataError(f"{folder / layout.meta} has two classes of one name")
+    names = _names(folder / layout.meta, layout.names)
     train, test = (_part(folder, files, layout.labels) for files in (layout.train, layout.test))
-    return Undecoded(tuple(names), train, test)
+    return Undecoded(names, train, test)
+
+
+def _names(path: Path, entry: str) -> tuple[str, ...]:
+    values = _entries(path).get(entry)
+    if not isinstance(values, list) or not all(isinstance(value, str | bytes) for value in values):
+        raise DataError(f"{path} holds no {entry}")
+    names: dict[str, None] = {}
+    for value in values:
+        name = class_name(value, path)
+        if name in names:
+            raise DataError(f"{path} has two classes of one name")
+        names[name] = None
+    return tuple(names)
 
 
 def _part(folder: Path, files: list[str], labels: str) -> Split:
-    images, targets = [], []
-    for file in files:
-        entries = _entries(folder / file)
-        try:
-            pixels, values = entries["data"], np.asarray(entries[labels], dtype=np.int64)
-            images.append(pixels.reshape(-1, 3, 32, 32))
-        except (KeyError, AttributeError, ValueError) as problem:
-            raise DataError(f"{folder / file} is not a batch of CIFAR images: {problem}") from None
-        if pixels.dtype != np.uint8 or len(values) != len(images[-1]):
-            raise DataError(f"{folder / file}: {len(values)} labels, {len(images[-1])} images")
-        targets.append(values)
-    return copied(_joined(images), np.concatenate(targets))
+    batches = [_batch(folder / file, labels) for file in files]
+    images = [batch[0] for batch in batches]
+    joined = images[0] if len(images) == 1 else np.concatenate(images)
+    return copied(joined, np.concatenate([batch[1] for batch in batches]))
 
 
-def _joined(images: list[Array]) -> Array:
-    return images[0] if len(images) == 1 else np.concatenate(images)
+def _batch(path: Path, labels: str) -> tuple[Array, Array]:
+    entries = _entries(path)
+    try:
+        pixels = pickles.array(entries["data"]).reshape(-1, 3, 32, 32)
+        targets = _labels(entries[labels])
+    except Exception as problem:  # whatever a description that fits nothing leads to
+        raise DataError(f"{path} is not a batch of CIFAR images: {brief(problem)}") from None
+    if pixels.dtype != np.uint8 or len(targets) != len(pixels):
+        raise DataError(
+            f"{path} must hold images of uint8 and a label for each; it holds {len(pixels)} of "
+            f"{pixels.dtype}, and {len(targets)} labels"
+        )
+    return pixels, targets
+
+
+def _labels(values: Any) -> Array:
+    if isinstance(values, list):
+        if not all(type(value) is int for value in values):
+            raise DataError("its labels are not whole numbers")
+        return np.array(values, dtype=np.int64)
+    labels = pickles.array(values)
+    if labels.ndim != 1:
+        raise DataError(f"its labels have the shape {labels.shape}")
+    return labels.astype(np.int64)
 
 
 def _entries(path: Path) -> dict[str, Any]:
-    """A pickled dict, with text for its keys and names."""
+    """A pickled table, with text for its keys."""
+    content = contents(path)
     try:
-        content = ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except FileNotFoundError:
-        raise DataError(f"there is no {path}") from None
+        entries = pickles.read(content)
     except DataError as problem:
         raise DataError(f"{path} was refused: {problem}") from None
     except Exception as problem:  # whatever a damaged pickle leads to
-        raise DataError(f"{path} is not a whole CIFAR file: {problem}") from None
-    if not isinstance(content, dict):
+        raise DataError(f"{path} is not a whole CIFAR file: {brief(problem)}") from None
+    if not isinstance(entries, dict):
         raise DataError(f"{path} is not a CIFAR file: it holds no table of entries")
-    return {_text(key): _texts(value) for key, value in content.items()}
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _texts(value: Any) -> Any:
-    return [_text(one) for one in value] if isinstance(value, list) else _text(value)
+    return {
+        key.decode(errors="replace") if isinstance(key, bytes) else key: value
+        for key, value in entries.items()
+    }

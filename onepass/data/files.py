@@ -5,21 +5,33 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from onepass.errors import DataError
+from onepass.errors import DataError, OnepassError
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
 BLOCK = 256
+LARGEST = 2**30  # bytes of a file that is read at once; the largest of CIFAR has 155 million
+MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, from where on Pillow warns
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+DEEPEST = 3  # folders below that of a dataset: train, <class>, images
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class Split(NamedTuple):
@@ -39,15 +51,63 @@ class Undecoded(NamedTuple):
     test: Split
 
 
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Whatever the operating system has against reading is an error that names the file."""
+    try:
+        yield
+    except OnepassError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as problem:
+        raise DataError(f"there is no {problem.filename or path}") from None
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise DataError(f"{problem.filename or path} cannot be read: {why}") from None
+
+
+def size_of_file(path: str | Path) -> int:
+    """Only what is a file is opened: to open a pipe waits, to open a device may do anything."""
+    with reading(path):
+        found = os.stat(path)  # noqa: PTH116
+    kind = stat.S_IFMT(found.st_mode)
+    if kind != stat.S_IFREG:
+        raise DataError(f"{path} is {KINDS.get(kind, 'something else')}, not a file")
+    return found.st_size
+
+
+def contents(path: str | Path) -> bytes:
+    """All of a file."""
+    if (size := size_of_file(path)) > LARGEST:
+        raise DataError(f"{path} has {size} bytes, and files are read up to {LARGEST}")
+    with reading(path), open(path, "rb") as file:  # noqa: PTH123
+        return file.read()
+
+
+def brief(problem: Exception) -> str:
+    """What another's exception says, in one line: some quote all of a file."""
+    return " ".join(str(problem).split())[:200] or type(problem).__name__
+
+
+def class_name(given: str | bytes, path: str | Path) -> str:
+    """The name of a class: text, which can be printed and written anywhere."""
+    try:
+        return given.decode() if isinstance(given, bytes) else given.encode().decode()
+    except UnicodeError:
+        raise DataError(
+            f"{path}: the name {given[:100]!r} of a class is not UTF-8; rename it"
+        ) from None
+
+
 def fingerprint(path: Path) -> str:
     """Changes when a file is added, removed, renamed, resized or written; reads no contents."""
-    lines = "".join(sorted(_files(path, "")))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    with reading(path):
+        lines = "".join(sorted(_files(path, "", DEEPEST)))
+    return hashlib.sha256(os.fsencode(lines)).hexdigest()
 
 
-def _files(path: Path | str, below: str) -> list[str]:
+def _files(path: Path | str, below: str, deepest: int) -> list[str]:
     """Name, size and time of writing of every file; strings, and no Path objects, since there may
-    be a hundred thousand."""
+    be a hundred thousand. No deeper than any reader looks: folders may be links to themselves."""
     if os.path.isfile(path):  # noqa: PTH113
         return [_line(below, os.stat(path))]  # noqa: PTH116
     found = []
@@ -56,15 +116,15 @@ def _files(path: Path | str, below: str) -> list[str]:
             if entry.name.startswith("."):
                 continue
             name = f"{below}/{entry.name}"
-            if entry.is_dir():
-                found += _files(entry.path, name)
-            else:
-                found.append(_line(name, entry.stat()))
+            if not entry.is_dir():
+                found.append(_line(name, entry.stat(follow_symlinks=entry.is_file())))
+            elif deepest:
+                found += _files(entry.path, name, deepest - 1)
     return found
 
 
-def _line(name: str, stat: os.stat_result) -> str:
-    return f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+def _line(name: str, found: os.stat_result) -> str:
+    return f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n"
 
 
 def decoded(
@@ -108,13 +168,11 @@ def copied(images: Array, labels: Array) -> Split:
 def decode(
     content: bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False
 ) -> Array:
-    """One image as (channels, height, width); what cannot be decoded is named."""
+    """One image as (channels, height, width), upright; what cannot be decoded is named."""
     channels, height, width = shape
-    try:
-        with Image.open(io.BytesIO(content)) as picture:
-            converted = eight_bit(picture).convert("L" if channels == 1 else "RGB")
-    except UNREADABLE as problem:
-        raise not_an_image(name, problem) from None
+    with opened(io.BytesIO(content), name) as picture:
+        turn_upright(picture)
+        converted = eight_bit(picture).convert("L" if channels == 1 else "RGB")
     if converted.size != (width, height):
         if not resize:
             found = f"{converted.size[0]}x{converted.size[1]}"
@@ -123,9 +181,36 @@ def decode(
     return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1)
 
 
-def not_an_image(name: str, problem: Exception) -> DataError:
-    unknown = isinstance(problem, UnidentifiedImageError)
-    return DataError(f"{name} is not a whole image: {'of no known kind' if unknown else problem}")
+@contextmanager
+def opened(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
+    """An image whose header has been read. Pillow would try every format that it knows, PostScript
+    by starting another program; PPM is tried only for what calls itself so."""
+    formats = (*FORMATS, "PPM") if name.lower().endswith((".ppm", ".pgm")) else FORMATS
+    try:
+        with Image.open(source, formats=formats) as picture:
+            width, height = picture.size
+            if width * height > MOST_PIXELS:
+                raise DataError(
+                    f"{name} is {width}x{height}, but images have at most {MOST_PIXELS} pixels; "
+                    "scale it down"
+                )
+            yield picture
+    except DataError:
+        raise
+    except Exception as problem:  # whatever a damaged image leads to
+        if isinstance(problem, OSError) and problem.strerror:
+            raise DataError(f"{name} cannot be read: {problem.strerror}") from None
+        unknown = isinstance(problem, UnidentifiedImageError)
+        why = "of no known kind" if unknown else brief(problem)
+        raise DataError(f"{name} is not a whole image: {why}") from None
+
+
+def turn_upright(picture: Image.Image) -> None:
+    """As its EXIF data say that the camera was held. Damaged pixels are an error, EXIF data are
+    not: the picture stays as it is."""
+    picture.load()
+    with suppress(Exception):
+        ImageOps.exif_transpose(picture, in_place=True)
 
 
 def eight_bit(picture: Image.Image) -> Image.Image:

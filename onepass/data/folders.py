@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from onepass.data.files import UNREADABLE, Split, Undecoded, decoded, not_an_image
+from onepass.data.files import (
+    Split,
+    Undecoded,
+    class_name,
+    contents,
+    decoded,
+    opened,
+    size_of_file,
+    turn_upright,
+)
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
@@ -61,7 +69,7 @@ def class_names(folder: Path) -> list[str]:
     """The sorted names of the folders in a folder (as numbers, if all are), no two of them the same
     but for case."""
     found = (entry.name for entry in folder.iterdir() if entry.is_dir())
-    names = sorted(name for name in found if not name.startswith("."))
+    names = sorted(class_name(name, folder) for name in found if not name.startswith("."))
     if all(name.isdecimal() for name in names):
         names.sort(key=int)
     if not names:
@@ -111,18 +119,19 @@ def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files,
 
 def _shape(files: list[str], size: int | None, channels: int | None) -> tuple[int, int, int]:
     """That of the first image, unless a size is asked for; grey only if every image is."""
-    (width, height), _ = _header(files[0])
-    depth = channels or (3 if any(_header(name)[1] not in GREY for name in files) else 1)
+    size_of_file(files[0])
+    with opened(files[0], files[0]) as picture:
+        turn_upright(picture)
+        width, height = picture.size
+    depth = channels or (3 if any(_mode(name) not in GREY for name in files) else 1)
     return (depth, size, size) if size is not None else (depth, height, width)
 
 
-def _header(name: str) -> tuple[tuple[int, int], str]:
-    try:
-        with Image.open(name) as picture:
-            return picture.size, picture.mode
-    except UNREADABLE as problem:
-        raise not_an_image(name, problem) from None
+def _mode(name: str) -> str:
+    size_of_file(name)
+    with opened(name, name) as picture:
+        return picture.mode
 
 
 def _part(files: Files, shape: tuple[int, int, int], resize: bool) -> Split:
-    return decoded(*files, shape, lambda name: Path(name).read_bytes(), resize=resize)
+    return decoded(*files, shape, contents, resize=resize)

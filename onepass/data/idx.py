@@ -6,10 +6,11 @@ import gzip
 import math
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from onepass.data.files import Array, Split, Undecoded, copied
+from onepass.data.files import LARGEST, Array, Split, Undecoded, copied, reading
 from onepass.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
@@ -47,15 +48,24 @@ def _part(folder: Path, part: str) -> Split:
 
 
 def array(path: Path, dimensions: int) -> Array:
-    """An idx file: magic number 0, 0, type, dimensions; sizes, big-endian; then the bytes."""
+    """An idx file: magic number 0, 0, type, dimensions; sizes, big-endian; then the bytes. No more
+    is decompressed than its sizes announce."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as problem:
+        with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            sizes = _sizes(file, path, dimensions)
+            content = file.read(math.prod(sizes) + 1)
+    except (EOFError, zlib.error) as problem:
         raise DataError(f"{path} cannot be decompressed: {problem}") from None
-    if content[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]):
+    if len(content) != math.prod(sizes):
+        raise DataError(f"{path} is truncated, or longer than it says: {math.prod(sizes)} bytes")
+    return np.frombuffer(content, dtype=np.uint8).reshape(sizes)
+
+
+def _sizes(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> list[int]:
+    header = file.read(4 + 4 * dimensions)
+    if header[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]):
         raise DataError(f"{path} is no idx file of {dimensions} dimensions: wrong magic number")
-    header = 4 + 4 * dimensions
-    sizes = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
-    if len(content) - header != math.prod(sizes):
-        raise DataError(f"{path} is truncated, or longer than it says: {len(content)} bytes")
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(sizes)
+    sizes = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
+    if len(header) < 4 + 4 * dimensions or math.prod(sizes) > LARGEST:
+        raise DataError(f"{path} has sizes that cannot be: {sizes}")
+    return sizes

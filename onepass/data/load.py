@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from importlib import resources
@@ -19,12 +20,13 @@ from onepass.data import cache, folders, hub
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.digits import digits
-from onepass.data.files import Undecoded, fingerprint
+from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
 from onepass.data.synthetic import synthetic
 from onepass.errors import DataError, InputError, UnknownNameError
 from onepass.settings import check
 
 EMBEDDED: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
+LARGEST_SIZE = math.isqrt(MOST_PIXELS)
 log = logging.getLogger("onepass")
 
 
@@ -45,7 +47,9 @@ def load(
         `digits` and `synthetic` need no files; `mnist`, `cifar10`, `cifar100`, `tiny-imagenet` are
         found below `root` (or `ONEPASS_DATA`, or the folder data). Anything with a slash, or that
         ends in .npz, is a path: a folder `train/<class>/*` and `test/<class>/*`, one folder of
-        classes with a `test_fraction`, or a .npz of images or vectors.
+        classes with a `test_fraction`, or a .npz of images or vectors. Images are PNG, JPEG, WebP,
+        BMP, GIF or TIFF files (or PPM, if they are called so) of at most 89 million pixels, turned
+        upright if their EXIF data say how the camera was held.
     image_size
         To which your own images are scaled; they must be of one size without it.
     mirror_is_same_class
@@ -68,12 +72,13 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     check("image_size", image_size, int | None)
     check("test_fraction", test_fraction, float | None)
     check("mirror_is_same_class", mirror_is_same_class, bool | None)
-    if image_size is not None and image_size < 1:
-        raise InputError(f"image_size must be at least 1, not {image_size}")
+    if image_size is not None and not 1 <= image_size <= LARGEST_SIZE:
+        raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
     if is_path(name):
         _refuse(name, options)
         same_class = mirror_is_same_class is not False
-        return _own(Path(name), image_size, test_fraction, same_class)
+        with reading(name):
+            return _own(Path(name), image_size, test_fraction, same_class)
     if name not in names() and Path(name).exists():
         raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     for key, value in own.items():
@@ -85,7 +90,8 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     if name not in CATALOGUE:
         raise UnknownNameError("dataset", name, names())
     _refuse(name, options)
-    return _published(CATALOGUE[name], data_root(root))
+    with reading(data_root(root)):
+        return _published(CATALOGUE[name], data_root(root))
 
 
 def names() -> list[str]:
@@ -179,7 +185,7 @@ def _own(
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
     arrays = cache.cached(
         cache.entry(name, identity),
-        fingerprint(path),
+        f"{fingerprint(path)} upright",  # they were not, once, and may be cached so
         lambda: _checked(
             folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
         ),

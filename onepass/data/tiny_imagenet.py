@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from onepass.data.files import Undecoded, decoded
+from onepass.data.files import Split, Undecoded, brief, contents, decoded
 from onepass.errors import DataError
 
 SHAPE = (3, 64, 64)
+LARGEST = 2**26  # bytes of a file in the zip, a thousand times those of any that was published
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
 Read = Callable[[str], bytes]
 
 
@@ -22,33 +23,39 @@ def present(path: Path) -> bool:
 def read(path: Path) -> Undecoded:
     """Classes in the order of wnids.txt; greyscale files become colour images."""
     names, content = _zip(path) if path.suffix == ".zip" else _folder(path)
-    classes = _lines(content, "wnids.txt")
+    classes = _lines(path, content, "wnids.txt")
     if len(set(classes)) != len(classes):
         raise DataError(f"{path}: wnids.txt names a class twice")
     label_of = {wnid: label for label, wnid in enumerate(classes)}
     train = [(name, label_of[_class(name)]) for name in names if _class(name) in label_of]
     if missing := sorted(set(range(len(classes))) - {label for _, label in train}):
-        raise DataError(f"{path} has no training images of the class {classes[missing[0]]!r}")
+        raise DataError(f"{path} has no training images of the class {classes[missing[0]][:100]!r}")
     test = []
     present_names = set(names)
-    for line in _lines(content, "val/val_annotations.txt"):
+    for line in _lines(path, content, "val/val_annotations.txt"):
         columns = line.split("\t")
         if len(columns) < 2:
-            raise DataError(f"{path}: val_annotations.txt has a line without columns: {line!r}")
+            raise DataError(f"{path}: val_annotations.txt has no columns in {line[:100]!r}")
         file, wnid = columns[:2]
         name = f"val/images/{file}"
         if name not in present_names:
-            raise DataError(f"{path}: val_annotations.txt names {file}, which is not there")
+            raise DataError(f"{path}: val_annotations.txt names {file[:100]!r}, which is not there")
         if wnid not in label_of:
             raise DataError(
-                f"{path}: val_annotations.txt names the class {wnid!r}, not in wnids.txt"
+                f"{path}: val_annotations.txt names the class {wnid[:100]!r}, not in wnids.txt"
             )
         test.append((name, label_of[wnid]))
     if not test:
         raise DataError(f"{path}: val_annotations.txt names no images")
     train.sort(key=lambda entry: (entry[1], entry[0]))
-    splits = [decoded([n for n, _ in p], [y for _, y in p], SHAPE, content) for p in (train, test)]
-    return Undecoded(tuple(classes), *splits)
+    return Undecoded(tuple(classes), *(_part(path, part, content) for part in (train, test)))
+
+
+def _part(path: Path, images: list[tuple[str, int]], content: Read) -> Split:
+    """Its images are named by where they lie, in errors too."""
+    names = [f"{path}/{name}" for name, _ in images]
+    labels = [label for _, label in images]
+    return decoded(names, labels, SHAPE, lambda name: content(name.removeprefix(f"{path}/")))
 
 
 def _class(name: str) -> str:
@@ -58,17 +65,14 @@ def _class(name: str) -> str:
     return pieces[1] if is_image and pieces[3].endswith(".JPEG") else ""
 
 
-def _lines(content: Read, name: str) -> list[str]:
-    return [line for line in content(name).decode().splitlines() if line.strip()]
+def _lines(path: Path, content: Read, name: str) -> list[str]:
+    try:
+        return [line for line in content(name).decode().splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: {name} is not UTF-8") from None
 
 
 def _folder(path: Path) -> tuple[list[str], Read]:
-    def content(name: str) -> bytes:
-        try:
-            return (path / name).read_bytes()
-        except FileNotFoundError:
-            raise DataError(f"there is no {path / name}") from None
-
     folders = [*sorted((path / "train").glob("*/images")), path / "val" / "images"]
     names = [
         f"{folder.relative_to(path).as_posix()}/{entry.name}"
@@ -76,24 +80,30 @@ def _folder(path: Path) -> tuple[list[str], Read]:
         if folder.is_dir()
         for entry in folder.iterdir()
     ]
-    return names, content
+    return names, lambda name: contents(path / name)
 
 
 def _zip(path: Path) -> tuple[list[str], Read]:
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as problem:
-        raise DataError(f"{path} is not a whole zip file: {problem}") from None
-    inside = {name.split("/", 1)[1]: name for name in archive.namelist() if "/" in name}
+    except Exception as problem:  # whatever a damaged zip leads to
+        raise DataError(f"{path} is not a whole zip file: {brief(problem)}") from None
+    members = archive.infolist()
+    inside = {one.filename.split("/", 1)[1]: one for one in members if "/" in one.filename}
     lock = threading.Lock()
 
     def content(name: str) -> bytes:
+        if name not in inside:
+            raise DataError(f"{path} holds no {name}")
+        member = inside[name]
+        if member.compress_type not in PACKINGS:
+            raise DataError(f"{path}: {name} is packed in a way that is not read here")
+        if member.file_size > LARGEST:
+            raise DataError(f"{path}: {name} unpacks to {member.file_size} bytes, far too many")
         try:
-            with lock:
-                return archive.read(inside[name])
-        except KeyError:
-            raise DataError(f"{path} holds no {name}") from None
-        except (zipfile.BadZipFile, zlib.error, RuntimeError) as problem:
-            raise DataError(f"{path}: {name} is damaged: {problem}") from None
+            with lock, archive.open(member) as file:
+                return file.read(LARGEST)
+        except Exception as problem:  # likewise
+            raise DataError(f"{path}: {name} is damaged: {brief(problem)}") from None
 
     return sorted(inside), content

@@ -302,6 +302,9 @@ DAMAGE = {
     "meta.json without sizes": meta_with(files={name: {} for name in ARRAYS}),
     "meta.json without a fingerprint": meta_with(fingerprint=None),
     "meta.json without class names": meta_with(class_names=None),
+    "meta.json with numbers for names": meta_with(class_names=[1, 2, 3]),
+    "meta.json with half a character": meta_with(class_names=["ant", "bee", "\ud800"]),
+    "meta.json of brackets": meta("[" * 100_000),
 }
 
 
@@ -317,6 +320,40 @@ def test_a_damaged_cache_is_named_and_made_anew(source, entry, images, damage, c
     no_decoding()
     assert same(onepass.load(str(source)), images)
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("train_x", np.zeros((24, 3, 6, 5), np.int8)),
+        ("train_x", np.zeros((24, 90), np.uint8)),
+        ("test_x", np.zeros((6, 3, 6, 4), np.uint8)),
+        ("train_y", np.zeros(24, np.float64)),
+        ("train_y", np.zeros(23, np.int64)),
+        ("test_y", np.full(6, 3)),
+        ("test_y", np.full(6, -1)),
+    ],
+)
+def test_arrays_that_were_exchanged_for_others_are_made_anew(source, entry, images, name, other):
+    path = entry / f"{name}.npy"
+    np.save(path, other)
+    recorded = {"size": path.stat().st_size, "written": path.stat().st_mtime_ns}
+    content = json.loads((entry / "meta.json").read_text())
+    content["files"][name] |= {**recorded, "sha256": cache.checksum(path)}
+    (entry / "meta.json").write_text(json.dumps(content))
+    assert same(onepass.load(str(source)), images)
+
+
+def test_a_cache_of_when_photos_were_not_turned_upright_is_made_anew(source, entry, caplog):
+    meta_with(fingerprint=files.fingerprint(source))(entry)
+    with caplog.at_level(logging.WARNING, "onepass"):
+        onepass.load(str(source))
+    assert "decoding them again" in caplog.text
+
+
+def test_a_folder_of_the_longest_name_can_be_cached(tmp_path, images):
+    source = formats.write_folders(tmp_path / ("long " * 51), images, NAMES)
+    assert same(onepass.load(source), images)
 
 
 def test_an_array_that_was_only_touched_is_not_decoded_again(source, entry, images, no_decoding):
@@ -450,6 +487,27 @@ def test_a_full_disk_is_found_before_anything_is_decoded(source, root, monkeypat
     monkeypatch.setattr(files, "decode", lambda *_, **__: pytest.fail("an image was decoded"))
     with pytest.raises(OSError, match="No space left"):
         onepass.load(str(source))
+    assert not visible(root)
+
+
+@pytest.mark.parametrize(
+    ("writer", "file"),
+    [
+        ("os.posix_fallocate", "train_x.npy"),
+        ("numpy.save", "train_y.npy"),
+        ("pathlib.Path.write_text", "meta.json"),
+    ],
+)
+def test_a_full_disk_is_told_with_the_file_that_found_no_room(
+    source, root, monkeypatch, writer, file
+):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer, full)
+    with pytest.raises(onepass.OnepassError, match=rf"{root}.*/{file} .*No space left") as caught:
+        onepass.load(str(source))
+    assert isinstance(caught.value, OSError)
     assert not visible(root)
 
 

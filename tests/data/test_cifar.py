@@ -7,6 +7,7 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
+from forked import in_child
 from formats import CIFAR10, CIFAR100, cut
 from reading import (
     WRITERS,
@@ -42,7 +43,7 @@ def test_the_pickles_written_here_are_like_the_published_ones(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 def test_cifar_as_python_3_writes_it(tmp_path, protocol):
     images = example("cifar10")
     folder = formats.write_cifar10(tmp_path / "cifar10", images)
@@ -132,6 +133,35 @@ def test_an_attribute_of_something_admitted_is_not_admitted(tmp_path):
         refused("cifar10", path, "refused", f"numpy.{name}", root=tmp_path)
 
 
+DEEP = b"\x80\x02}(" + b")" + b"\x85" * 300_000 + b"K\x01u."
+POINTERS = {  # what NumPy is to take for pointers, eight bytes each, though its flags say nothing
+    "objects": (b"U\x02i8", b"U\x02O8"),
+    "objects by another name": (b"U\x02i8", b"U\x01O"),
+    "fields": (b"U\x01<NNN", b"U\x01|NU\x01a\x85}U\x01aU\x02O8K\x00\x86s"),
+}
+
+
+@pytest.mark.parametrize("kind", POINTERS)
+def test_no_description_of_an_array_ends_the_process(tmp_path, kind):
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "data_batch_1"
+    rewritten(path, labels=np.full(4, 0x4141414141414141))
+    path.write_bytes(path.read_bytes().replace(*POINTERS[kind]))
+    in_child(lambda: refused("cifar10", path, root=tmp_path))
+
+
+def test_no_depth_ends_the_process(tmp_path):
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "batches.meta"
+    path.write_bytes(DEEP)
+    in_child(lambda: refused("cifar10", path, "refused", "keys", root=tmp_path))
+
+
+def test_a_cifar_file_cannot_grow_without_end(tmp_path):
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "test_batch"
+    text = b"c_codecs\nencode\nq\0X\x10\x27\0\0" + b"a" * 10_000 + b"q\1"
+    path.write_bytes(b"\x80\x02(" + text + b"(h\0h\1U\x06latin1\x86R" * 100 + b"l.")
+    refused("cifar10", path, "refused", root=tmp_path)
+
+
 def test_a_truncated_cifar_file_is_named(cifar_file, tmp_path):
     name, path = cifar_file
     cut(path)
@@ -174,15 +204,40 @@ def rewritten(path, **entries):
         {"data": "no array"},
         {"labels": [0, 1, 2, 10]},
         {"labels": ["cat", "dog", "cat", "dog"]},
+        {"labels": np.zeros((4, 1), dtype=np.int64)},
     ],
-    ids=["few labels", "short rows", "whole numbers", "text", "class 10", "named labels"],
+    ids=[
+        "few labels",
+        "short rows",
+        "whole numbers",
+        "text",
+        "class 10",
+        "named labels",
+        "columns",
+    ],
 )
 def test_a_batch_that_is_not_images_with_labels_is_named(tmp_path, entries):
     folder = formats.write_cifar10(tmp_path / "cifar10", example("cifar10"))
     path = rewritten(folder / "data_batch_3", **entries)
     refused("cifar10", folder, root=tmp_path)
-    if "labels" not in entries or len(entries["labels"]) == 3:
+    if 10 not in entries.get("labels", []):
         refused("cifar10", path, root=tmp_path)
+
+
+@pytest.mark.parametrize("label", [1.9, True, None, 2**70])
+def test_a_label_that_is_no_whole_number_is_refused(tmp_path, label):
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "data_batch_3"
+    content = pickle.loads(path.read_bytes(), encoding="latin1")
+    content["labels"][1] = label
+    path.write_bytes(pickle.dumps(content))
+    refused("cifar10", path, root=tmp_path)
+
+
+@pytest.mark.parametrize("name", [7, None, b"caf\xe9", "half a character \ud800"])
+def test_a_class_name_that_is_no_text_is_refused(tmp_path, name):
+    path = formats.write_cifar10(tmp_path / "cifar10", example("cifar10")) / "batches.meta"
+    path.write_bytes(pickle.dumps({"label_names": [*CIFAR10[:9], name]}))
+    refused("cifar10", path, root=tmp_path)
 
 
 @pytest.mark.parametrize(("name", "meta"), [("cifar10", "batches.meta"), ("cifar100", "meta")])

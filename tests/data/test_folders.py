@@ -1,14 +1,18 @@
 """Folders of images of one's own: read exactly, split evenly, or refused by name."""
 
+import os
 import shutil
+import socket
 import struct
 import zlib
+from pathlib import Path
 
 import formats
 import numpy as np
 import pytest
+from forked import in_child
 from formats import cut, noise
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from reading import example, in_class_order, refused, same, write_cifar10_folders
 
 import onepass
@@ -101,6 +105,37 @@ def test_sixteen_bit_greyscale_keeps_its_picture(tmp_path):
     assert np.abs(data.train_x[0, 0].numpy().astype(int) - values // 256).max() <= 1
 
 
+TURNED = {  # by EXIF orientation: what a file holds of the picture that is to be seen
+    1: lambda x: x,
+    2: lambda x: x[:, :, ::-1],
+    3: lambda x: x[:, ::-1, ::-1],
+    4: lambda x: x[:, ::-1],
+    5: lambda x: x.transpose(0, 2, 1),
+    6: lambda x: x.transpose(0, 2, 1)[:, ::-1],
+    7: lambda x: x.transpose(0, 2, 1)[:, ::-1, ::-1],
+    8: lambda x: x.transpose(0, 2, 1)[:, :, ::-1],
+}
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+def test_photos_are_upright(tmp_path, orientation):
+    images = own(tmp_path / "mine")
+    for path in (tmp_path / "mine").rglob("*.png"):
+        with Image.open(path) as picture:
+            upright = np.asarray(picture).transpose(2, 0, 1)
+        stored = np.ascontiguousarray(TURNED[orientation](upright))
+        path.write_bytes(formats.encoded(stored, exif=formats.exif(orientation)))
+    assert same(onepass.load(tmp_path / "mine"), images)
+
+
+def test_a_photo_is_not_lost_for_what_is_wrong_with_the_notes_in_it(tmp_path):
+    images = own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]
+    for notes in (b"Exif\0\0nonsense", formats.exif(6)[:-9], formats.exif(99)):
+        path.write_bytes(formats.encoded(images.train_x[0], exif=notes))
+        assert same(onepass.load(tmp_path / "mine"), images)
+
+
 def test_images_are_scaled_to_the_size_asked_for(tmp_path):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
@@ -128,7 +163,7 @@ def test_mixed_sizes_need_an_image_size(tmp_path):
     refused(tmp_path / "mine", path, "7x6", "5x6")
 
 
-@pytest.mark.parametrize("size", [0, -4, 2.5, "8", True])
+@pytest.mark.parametrize("size", [0, -4, 2.5, "8", True, 10**6, 10**30])
 def test_an_image_size_that_is_none_is_refused(tmp_path, size):
     own(tmp_path / "mine")
     with pytest.raises(InputError, match="image_size"):
@@ -238,14 +273,87 @@ def test_a_png_that_is_none_is_named(tmp_path, content, place):
 
 
 @pytest.mark.parametrize("place", [0, 5])
-def test_a_png_that_claims_to_be_enormous_is_named(tmp_path, place):
+@pytest.mark.parametrize("side", [10_000, 100_000])
+def test_a_png_that_claims_to_be_enormous_is_named(tmp_path, place, side):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
     content = bytearray(path.read_bytes())
-    content[16:24] = struct.pack(">II", 100_000, 100_000)
+    content[16:24] = struct.pack(">II", side, side)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     path.write_bytes(content)
-    refused(tmp_path / "mine", path, image_size=8)
+    refused(tmp_path / "mine", path, "pixels", image_size=8)
+
+
+@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.parametrize("form", ["EPS", "PPM", "ICO", "PCX", "TGA", "SGI"])
+def test_no_other_format_is_tried_whatever_its_name(tmp_path, form, place, monkeypatch):
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was run"))
+    own(tmp_path / "mine")
+    path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
+    path.write_bytes(formats.encoded(np.zeros((3, 6, 5), np.uint8), form))
+    refused(tmp_path / "mine", path, "of no known kind")
+
+
+def a_folder(path):
+    path.mkdir()
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_socket(path):
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [a_folder, a_pipe, a_device, a_socket])
+@pytest.mark.parametrize("name", ["0.png", "z.png"])
+def test_what_is_no_file_is_named_before_it_is_opened(tmp_path, make, name, monkeypatch):
+    own(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine" / "train" / "ant")  # a socket's path must be short
+    make(Path(name))
+    path = Path.cwd() / name
+    in_child(lambda: refused(tmp_path / "mine", path, make.__name__.replace("_", " ")), seconds=5)
+
+
+@pytest.mark.parametrize("target", ["/proc/self/mem", "nowhere", "z.png"])
+def test_an_image_that_cannot_be_read_is_named_and_not_the_cache(tmp_path, target):
+    own(tmp_path / "mine")
+    path = tmp_path / "mine" / "train" / "ant" / "z.png"
+    path.symlink_to(target)  # an error of the disk, a link to nothing, a link to itself
+    refused(tmp_path / "mine", path)
+
+
+def test_a_file_whose_name_is_not_utf_8_is_read(tmp_path):
+    images = own(tmp_path / "mine")
+    for path in (tmp_path / "mine").rglob("*.png"):
+        path.rename(path.with_name(f"caf\udce9 {path.name}"))
+    assert same(onepass.load(tmp_path / "mine"), images)
+
+
+@pytest.mark.parametrize("options", [{}, {"test_fraction": 0.5}])
+def test_a_class_whose_name_is_not_utf_8_is_named(tmp_path, options):
+    folder = tmp_path / "mine"
+    own(folder)
+    for part in ("train", "test"):
+        (folder / part / "bee").rename(folder / part / "caf\udce9")
+    whole = folder / "train" if options else folder
+    refused(whole, folder / "train", "'caf\\udce9'", "not UTF-8", **options)
+
+
+def test_folders_that_contain_themselves_are_walked_once(tmp_path):
+    images = own(tmp_path / "mine")
+    for place in ("", "train", "train/ant"):
+        for name in ("again", "and again"):
+            if place != "train":
+                (tmp_path / "mine" / place / name).symlink_to(tmp_path / "mine")
+    in_child(lambda: onepass.load(tmp_path / "mine"), seconds=10)
+    assert same(onepass.load(tmp_path / "mine"), images)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])

@@ -1,10 +1,14 @@
 """MNIST's idx files: read to the last pixel, or refused by name."""
 
+import gzip
+import resource
 import shutil
+from pathlib import Path
 
 import formats
 import numpy as np
 import pytest
+from forked import in_child
 from formats import DIGITS, cut, flip, noise
 from reading import example, refused, same
 
@@ -68,6 +72,33 @@ def test_a_damaged_gz_file_is_named(tmp_path, file, damage):
     path = formats.write_idx(tmp_path / "mnist", example("mnist"), packed=True) / f"{file}.gz"
     damage(path)
     refused("mnist", path, root=tmp_path)
+
+
+def with_little_memory(act):
+    """No more than it has now, and a quarter of a gigabyte."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    room = pages * resource.getpagesize() + 2**28
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    act()
+
+
+def test_a_gz_file_is_not_unpacked_beyond_what_it_announces(tmp_path):
+    folder = formats.write_idx(tmp_path / "mnist", example("mnist"), packed=True)
+    path = folder / f"{MNIST_FILES[0]}.gz"
+    path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**24)) * 64)  # a gigabyte in one MB
+    in_child(lambda: with_little_memory(lambda: refused("mnist", path, "longer", root=tmp_path)))
+
+
+def test_more_bytes_than_anybody_has_are_refused(tmp_path):
+    path = formats.write_idx(tmp_path / "mnist", example("mnist")) / MNIST_FILES[0]
+    path.write_bytes(bytes([0, 0, 8, 3]) + b"\xff" * 12)
+    refused("mnist", path, "sizes that cannot be", root=tmp_path)
+
+
+def test_idx_files_are_read_below_a_folder_whose_name_is_not_utf_8(tmp_path):
+    images = example("mnist")
+    formats.write_idx(tmp_path / "caf\udce9" / "mnist", images)
+    assert same(onepass.load("mnist", root=tmp_path / "caf\udce9"), images)
 
 
 @pytest.mark.parametrize(("part", "file"), [("train", MNIST_FILES[1]), ("test", MNIST_FILES[3])])

@@ -1,9 +1,13 @@
 """Arrays of one's own in an .npz: read exactly, or refused by name."""
 
+import io
+import os
 import re
+import zipfile
 
 import numpy as np
 import pytest
+from forked import in_child
 from formats import cut
 from reading import Touch, refused
 
@@ -131,6 +135,20 @@ def test_pickled_objects_in_an_npz_are_refused_unrun(tmp_path):
     assert not marker.exists()
 
 
+def test_arrays_of_a_machine_of_the_other_byte_order_are_read(tmp_path):
+    x, y = RANDOM.normal(size=(8, 5)), np.arange(8) % 2
+    arrays = mine(x.astype(x.dtype.newbyteorder()), y.astype(y.dtype.newbyteorder()))
+    data = onepass.load(write_npz(tmp_path / "mine.npz", **arrays))
+    assert np.array_equal(data.train_x, x.astype(np.float32))
+    assert np.array_equal(data.train_y, y)
+
+
+def test_names_in_bytes_are_utf_8(tmp_path):
+    names = np.array([b"Katze", "Bär".encode()])
+    path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8), class_names=names))
+    assert onepass.load(path).class_names == ("Katze", "Bär")
+
+
 BAD_ARRAYS = {
     "NaN": {"train_x": np.full((8, 3), np.nan)},
     "infinity in the test part": {"test_x": np.full((4, 8), np.inf)},
@@ -149,6 +167,10 @@ BAD_ARRAYS = {
     "three names for two classes": {"class_names": np.array(["a", "b", "c"])},
     "two classes of one name": {"class_names": np.array(["a", "a"])},
     "one name for all": {"class_names": np.array("ab")},
+    "names that are not UTF-8": {"class_names": np.array([b"caf\xe9", b"b"])},
+    "half a character": {"class_names": np.array(["a", "\ud800"])},
+    "no character at all": {"class_names": np.array([97, 2**31 - 1], np.uint32).view("U1")},
+    "names in rows": {"class_names": np.array([["a"], ["b"]])},
 }
 
 
@@ -177,6 +199,53 @@ def test_a_byte_turned_over_in_an_npz_is_an_error_or_harmless(tmp_path):
             assert str(path) in str(problem)
         else:
             assert np.array_equal(data.train_x, x.astype(np.float32))
+
+
+def with_member(path, name, content, packing=zipfile.ZIP_STORED, claimed=None):
+    """A whole .npz in whose place of that name stands something else."""
+    arrays = mine(np.eye(8), class_names=np.array(["a", "b"]))
+    with zipfile.ZipFile(path, "w") as archive:
+        for key in arrays:
+            file = io.BytesIO()
+            np.save(file, arrays[key])
+            archive.writestr(f"{key}.npy", content if key == name else file.getvalue(), packing)
+        archive.getinfo(f"{name}.npy").file_size = claimed or len(content)
+    return path
+
+
+def header(text):
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+HUGE = "{'descr': '<f8', 'fortran_order': False, 'shape': (1073741824, 268435456), }\n"
+FOREIGN = {
+    "no array": b"something else",
+    "nothing": b"",
+    "a shape that no memory holds": header(HUGE),
+    "nested brackets": header("(" * 5000),
+    "half a line": header("{'descr': '''"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_foreign_member_of_an_npz_is_refused_with_its_file(tmp_path, kind):
+    path = with_member(tmp_path / "mine.npz", "train_x", FOREIGN[kind])
+    refused(path, path)
+
+
+def test_an_npz_that_unpacks_to_more_than_the_memory_is_refused_unread(tmp_path):
+    path = with_member(tmp_path / "mine.npz", "train_x", b"much", claimed=2**45)
+    refused(path, path, "memory")
+
+
+def test_an_npz_that_can_only_be_unpacked_at_once_is_refused(tmp_path):
+    path = with_member(tmp_path / "mine.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
+    refused(path, path, "packed")
+
+
+def test_a_pipe_is_no_npz_and_nobody_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "mine.npz")
+    in_child(lambda: refused(tmp_path / "mine.npz", tmp_path / "mine.npz", "a pipe"), seconds=5)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY"])

@@ -156,6 +156,35 @@ def test_a_zip_that_asks_for_a_password_is_named(tmp_path, tiny_folder):
     refused("tiny-imagenet", path, root=tmp_path)
 
 
+def with_member(path, name, content, packing):
+    """The same zip with something else under the name."""
+    with zipfile.ZipFile(path) as archive:
+        whole = {member.filename: archive.read(member) for member in archive.infolist()}
+    whole[f"{formats.TINY_FOLDER}/{name}"] = content
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, held in whole.items():
+            archive.writestr(each, held, packing if each.endswith(name) else zipfile.ZIP_STORED, 1)
+
+
+def test_a_zip_that_unpacks_to_far_too_much_is_named(tmp_path, tiny_folder):
+    path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
+    with_member(path, "val/images/val_7.JPEG", bytes(2**26 + 1), zipfile.ZIP_DEFLATED)
+    refused("tiny-imagenet", path, "val/images/val_7.JPEG", 2**26 + 1, root=tmp_path)
+
+
+def test_a_zip_that_can_only_be_unpacked_at_once_is_named(tmp_path, tiny_folder):
+    path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
+    with_member(path, "wnids.txt", bytes(100), zipfile.ZIP_BZIP2)
+    refused("tiny-imagenet", path, "wnids.txt", "packed", root=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["wnids.txt", "val/val_annotations.txt"])
+def test_a_list_that_is_not_utf_8_is_named(broken_tiny, name):
+    path = broken_tiny / name
+    path.write_bytes(b"caf\xe9\t" + path.read_bytes())
+    refused_tiny(broken_tiny, Path(name).name, "UTF-8")
+
+
 def test_a_zip_of_something_else_is_named(tmp_path):
     path = tmp_path / "tiny-imagenet-200.zip"
     with zipfile.ZipFile(path, "w") as archive:

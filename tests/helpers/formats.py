@@ -172,6 +172,13 @@ def encoded(image: np.ndarray, form: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
+def exif(orientation: int) -> bytes:
+    """What a camera notes of how it was held."""
+    notes = Image.Exif()
+    notes[0x0112] = orientation
+    return notes.tobytes()
+
+
 def write_classes(folder: Path, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Path:
     """`<class>/00000.png`, numbered in the order of the array."""
     for name in names:
