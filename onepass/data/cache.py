@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -17,6 +16,7 @@ import numpy as np
 
 from onepass.data.files import Array, Report, Split, Undecoded
 from onepass.errors import DataError, OnepassError, WriteError
+from onepass.files import locked
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
@@ -123,8 +123,7 @@ def _meta(folder: Path) -> dict[str, Any]:
 def _locked(folder: Path) -> Iterator[None]:
     """Two processes that want the same dataset decode it once."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(folder.with_name(f".{folder.name}.lock"), wait=True):
         yield
 
 
