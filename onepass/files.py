@@ -69,7 +69,9 @@ def _opened(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a link to another file", str(path)) from None
+            raise OSError(
+                errno.ELOOP, "it is a link to another file; remove it", str(path)
+            ) from None
         raise
 
 
@@ -78,7 +80,8 @@ def parsed(text: str) -> Any:
     (NaN, half a character), numbers that fit no machine, and more brackets than it can follow."""
     try:
         content = json.loads(text, parse_int=_whole)
-        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+        written = json.dumps(content, allow_nan=False, ensure_ascii=False)
+        written.encode(errors="surrogateescape")  # so paths of any bytes pass
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return content

@@ -76,8 +76,7 @@ class RunFolder:
             except BlockingIOError:
                 raise RunError(f"{self.path} is being run by another process") from None
             except OSError as problem:
-                why = problem.strerror
-                raise RunError(f"{path} cannot be locked: {why}; remove it and go on") from None
+                raise RunError(f"{path} cannot be locked: {problem.strerror}") from None
             yield
 
     def refuse_existing(self) -> None:
@@ -289,7 +288,7 @@ def surroundings() -> dict[str, Any]:
     """Versions, machine and commit: what one needs to know to make a number again."""
     return {
         "python": platform.python_version(),
-        **versions(),
+        "torch": torch.__version__,
         "numpy": np.__version__,
         "system": platform.platform(),
         **commit(),

@@ -207,6 +207,7 @@ def _check_points(
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
     params = {name: _simple(value) for name, value in learner.get_params().items()}
     return {
+        **versions(),
         "job": job.identity,
         "probes": list(job.probes),
         "learner": params,

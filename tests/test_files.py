@@ -82,6 +82,12 @@ def test_what_is_no_json_to_others_is_none_to_us(text):
         files.parsed(text)
 
 
+def test_a_path_of_any_bytes_can_be_read_again(tmp_path):
+    path, name = tmp_path / "a.json", os.fsdecode(b"caf\xe9")
+    files.write_json(path, {"out": name})
+    assert files.parsed(path.read_text()) == {"out": name}
+
+
 def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.json"
     files.write_json(path, {"n": 1})

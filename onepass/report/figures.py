@@ -36,6 +36,7 @@ STYLE: Any = {
     "grid.alpha": 0.3,
     "savefig.dpi": 150,
     "svg.hashsalt": "onepass",
+    "text.parse_math": False,  # a name may have dollars in it
 }
 
 

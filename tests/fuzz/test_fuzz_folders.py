@@ -26,7 +26,7 @@ RESUME = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--every", 2, "-
           "--resume", "--json", "--out")  # fmt: skip
 SAME = ("state_sha256", "accuracy", "anytime_accuracy", "accuracy_matrix", "points")
 JSON = ("run.json", "result.json", "events.jsonl")
-NAMES = (*JSON, "checkpoint.pt", ".lock", "accuracy.png")
+NAMES = (*JSON, *JSON, "checkpoint.pt", ".lock", "accuracy.png")
 STRANGE = [None, True, -1, 0, 1e308, -1e308, 0.5, 10**30, 10**400, float("nan"), float("inf"), "",
            "x", "er", "a/\0", "../x", "$\\frac$", "[bold]", "\ud800", "9" * 5000, [], {}, [None],
            [[]], [["x"]], {"a": {}}, {"step": -1}, [1, 2], [10**20] * 10]  # fmt: skip

@@ -187,6 +187,14 @@ def test_missing_events_are_told_in_one_line(
     assert not caplog.messages
 
 
+def test_a_name_with_dollars_is_no_formula(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "runs")
+    changed(tmp_path / "runs", method="$\\frac$")
+    drawn = tmp_path / "a.svg"
+    assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
+    assert "$\\frac$" in drawn.read_text()
+
+
 def test_a_picture_replaces_a_link_and_leaves_what_it_leads_to(runs: Path, tmp_path: Path) -> None:
     precious, picture = tmp_path / "precious", tmp_path / "a.png"
     precious.write_text("precious")
