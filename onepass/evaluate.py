@@ -75,7 +75,6 @@ def walk(
         raise InputError(f"every must be at least 1, not {every}")
     stream = stream.on(learner.where)
     test = TestSet(stream)
-    at_task_ends = every is not None or not learner.trains_to_score
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried
     for index in range(start.step, len(stream)):
@@ -86,8 +85,7 @@ def walk(
                 hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
             tried += len(y)
         done, boundary = index + 1, stream.ends_task(index)
-        due = boundary and (at_task_ends or done == len(stream))
-        due = due or (every is not None and done % every == 0)
+        due = is_scored(learner, stream, every, done)
         with clock.training:
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
@@ -105,6 +103,15 @@ def walk(
         if boundary:
             listener.task_ended(tick.task)
         yield tick
+
+
+def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:
+    """Whether a learner is scored when it has learned so many batches: at the end, at the end of
+    each task unless it has to train for it and nobody asked, and after each `every`."""
+    if every is not None and done % every == 0:
+        return True
+    at_task_ends = every is not None or not learner.trains_to_score
+    return stream.ends_task(done - 1) and (at_task_ends or done == len(stream))
 
 
 def _scored(

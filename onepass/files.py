@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -18,18 +21,18 @@ from onepass.errors import WriteError
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes beside the target, flushes to the disk, then renames: a kill at any moment or a full
-    disk leaves the file that was there before."""
-    writer = f"{os.getpid()}.{threading.get_ident()}"
-    partial = path.with_name(f".{path.name}.{writer}.partial")
+    disk leaves the file that was there before. A link of the target's name is replaced, not
+    followed, and nobody can foresee the name beside it to put one there."""
+    partial = path.with_name(f".onepass.{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as problem:
         partial.unlink(missing_ok=True)
-        raise WriteError(f"{path} could not be written: {problem.strerror}") from None
+        raise WriteError(f"{path} could not be written: {problem.strerror or problem}") from None
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -38,6 +41,57 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_json(path: Path, content: object) -> None:
     text = json.dumps(content, indent=2) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def append(path: Path, text: str) -> None:
+    try:
+        with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "a") as file:
+            file.write(text)
+    except OSError as problem:
+        raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """For one process at a time; the lock goes with the process, however it ends. Who does not want
+    to wait gets a BlockingIOError."""
+    number = _opened(path, os.O_RDWR)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(number)
+
+
+def _opened(path: Path, flags: int) -> int:
+    """Opens the file of this name, or makes it; a link of that name is not followed."""
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise OSError(
+                errno.ELOOP, "it is a link to another file; remove it", str(path)
+            ) from None
+        raise
+
+
+def parsed(text: str) -> Any:
+    """JSON as we write it. Anything else is a ValueError: also what Python alone takes for JSON
+    (NaN, half a character), numbers that fit no machine, and more brackets than it can follow."""
+    try:
+        content = json.loads(text, parse_int=_whole)
+        written = json.dumps(content, allow_nan=False, ensure_ascii=False)
+        written.encode(errors="surrogateescape")  # so paths of any bytes pass
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return content
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if number.bit_length() > 1000:  # a float has no room for it
+        raise ValueError(f"{digits} is too large")
+    return number
 
 
 def sha256(tree: object) -> str:

@@ -12,36 +12,45 @@ folder from which the run can go on.
 
 from __future__ import annotations
 
-import fcntl
-import json
+import logging
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 import torch
 
 from onepass import checkpoint, files
-from onepass.errors import CheckpointError, RunError, WriteError
+from onepass.errors import CheckpointError, RunError
 from onepass.result import Result
 from onepass.scoring import Point, Tick
+from onepass.settings import check
+from onepass.version import __version__
 
 EVENTS = "events"
+OtherVersions = list[dict[str, int | str]]
+# What comes of values that are not what they have to be.
+DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+log = logging.getLogger("onepass")
+Measured = TypeVar("Measured", bound=Tick)
+TYPES = {kind: get_type_hints(kind) for kind in (Tick, Point)}
 
 
 @dataclass(frozen=True)
 class SoFar:
     """How far a run had come: its last tick, the lines of its .jsonl files, the states of its
-    listeners, and those that were dropped, with the reason; all but the tick by their keys."""
+    listeners, and those that were dropped, with the reason, all by their keys; and where it went on
+    with other versions than before (see `Result.other_versions`)."""
 
     tick: Tick
     lines: dict[str, list[str]] = field(default_factory=dict)
     states: dict[str, Any] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
+    other_versions: OtherVersions = field(default_factory=list)
 
 
 class RunFolder:
@@ -60,11 +69,14 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """For one process at a time; the lock goes with the process, however it ends."""
-        with (self.path / ".lock").open("w") as file:
+        path = self.path / ".lock"
+        with ExitStack() as held:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.enter_context(files.locked(path, wait=False))
             except BlockingIOError:
                 raise RunError(f"{self.path} is being run by another process") from None
+            except OSError as problem:
+                raise RunError(f"{path} cannot be locked: {problem.strerror}") from None
             yield
 
     def refuse_existing(self) -> None:
@@ -89,7 +101,7 @@ class RunFolder:
 
     def description(self) -> dict[str, Any] | None:
         content = _read_json(self.run_file)
-        if content is not None and not isinstance(content.get("job"), dict):
+        if content is not None and not _describes_a_run(content):
             raise RunError(f"{self.run_file} is damaged: it describes no run")
         return content
 
@@ -100,28 +112,38 @@ class RunFolder:
 
     def points(self) -> list[Point]:
         """The points of events.jsonl; a last line that a kill cut short is not one of them."""
-        if not self.events_file.exists():
+        if not _is_there(self.events_file):
             return []
         try:
-            lines = self.events_file.read_text().splitlines(keepends=True)
-            return [point_of(json.loads(line)) for line in lines if line.endswith("\n")]
-        except (ValueError, TypeError, KeyError):
+            *lines, _ = self.events_file.read_text("utf-8").split("\n")
+            return [point_of(line) for line in lines]
+        except DAMAGED:
             raise RunError(f"{self.events_file} is damaged: a line is not a point") from None
 
+    def has_all_points(self, result: Result) -> bool:
+        """Whether events.jsonl still holds every point of the finished run; those of an older
+        version, which did not count them, at least to the last."""
+        points = self.points()
+        counted = len(points) == (result.points or len(points))
+        return counted and bool(points) and points[-1].step == result.steps
+
     def append(self, key: str, lines: Sequence[str]) -> None:
+        files.append(self.lines_file(key), _as_text(lines))
+
+    def complete(self, key: str, lines: Sequence[str]) -> None:
+        """Writes a file of lines again if somebody has changed or removed it since."""
         path = self.lines_file(key)
-        try:
-            with path.open("a") as file:
-                file.write("".join(f"{line}\n" for line in lines))
-        except OSError as problem:
-            raise WriteError(f"{path} could not grow: {problem.strerror}") from None
+        found = path.read_bytes() if path.is_file() else None
+        if found != (_as_text(lines).encode() if lines or key == EVENTS else None):
+            log.warning("%s was changed while the run went on: it is written again", path)
+            self.rewrite(key, lines)
 
     def rewrite(self, key: str, lines: Sequence[str]) -> None:
         """Puts a file of lines back to what it was; there is none for who has said nothing yet,
         except for events."""
         path = self.lines_file(key)
         if lines or key == EVENTS:
-            text = "".join(f"{line}\n" for line in lines)
+            text = _as_text(lines)
             files.write_atomically(path, lambda file: file.write(text.encode()))
         else:
             path.unlink(missing_ok=True)
@@ -133,20 +155,13 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
         """The content of the last whole checkpoint, and how far the run had come by then."""
-        if not self.checkpoint_file.exists():
+        if not _is_there(self.checkpoint_file):
             return None
         content = checkpoint.read(self.checkpoint_file)
         try:
-            tick = Tick(**{name: content["tick"][name] for name in Tick.__dataclass_fields__})
-            lines = {key: [*map(str, said)] for key, said in content["lines"].items()}
-            for line in lines[EVENTS]:
-                point_of(json.loads(line))
-            if tick.step != content["state"]["steps"] or not isinstance(tick.seconds, float):
-                raise ValueError("the learner and its progress do not belong together")
-            states, dropped = dict(content["states"]), dict(content["dropped"])
-        except (AttributeError, KeyError, TypeError, ValueError):
+            return content, _so_far(content)
+        except DAMAGED:
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
-        return content, SoFar(tick, lines, states, dropped)
 
     def remove_partials(self) -> None:
         """Removes what a kill left half-written."""
@@ -157,20 +172,86 @@ class RunFolder:
         files.write_json(self.result_file, result.as_json())
 
 
-def point_of(entry: dict[str, Any]) -> Point:
-    return Point(**{**entry, "correct": tuple(entry["correct"]), "total": tuple(entry["total"])})
+def point_of(line: str) -> Point:
+    """From a line of events.jsonl; one of DAMAGED if it is none."""
+    entry = files.parsed(line)
+    counts = {name: tuple(entry[name]) for name in ("correct", "total")}
+    point = _made(Point, {**entry, **counts})
+    if not all(0 <= n <= total for n, total in zip(point.correct, point.total, strict=True)):
+        raise ValueError("more were correct than there were")
+    if not any(point.total):
+        raise ValueError("nothing was scored")
+    return point
+
+
+def _made(kind: type[Measured], entry: dict[str, Any]) -> Measured:
+    types = TYPES[kind]
+    for name, value in entry.items():
+        check(name, value, types[name])
+    return kind(**entry)
+
+
+def _so_far(content: dict[str, Any]) -> SoFar:
+    """How far a run had come, from a checkpoint's content; one of DAMAGED if that is not told."""
+    tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
+    parts = {name: content[name] for name in ("lines", "states", "dropped")}
+    # Checkpoints of earlier versions do not have it.
+    progress = SoFar(tick, **parts, other_versions=content.get("other_versions", []))
+    check("lines", progress.lines, dict[str, list[str]])
+    check("states", progress.states, dict[str, object])
+    check("dropped", progress.dropped, dict[str, str])
+    check("other_versions", progress.other_versions, OtherVersions)
+    if not all(map(names_a_file, progress.lines)):
+        raise ValueError("a file elsewhere")
+    for line in progress.lines[EVENTS]:
+        point_of(line)
+    if not 0 <= tick.step == content["state"]["steps"]:
+        raise ValueError("the learner and its progress do not belong together")
+    return progress
+
+
+def names_a_file(key: str) -> bool:
+    """Whether what a listener says can have a file of that name in the run's folder."""
+    return bool(key) and Path(key).name == key and not key.startswith(".") and "\0" not in key
+
+
+def _as_text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file. What is there and is no file is refused, and so is a link that
+    leads nowhere: what it led to may come back."""
+    if path.is_file():
+        return True
+    if path.is_symlink() or path.exists():
+        raise RunError(f"{path} is not a file")
+    return False
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    if not _is_there(path):
         return None
+    try:
+        content = files.parsed(path.read_text("utf-8"))
     except ValueError:
         raise RunError(f"{path} is damaged: it is not JSON") from None
     if not isinstance(content, dict):
         raise RunError(f"{path} is damaged: it is not an object")
     return content
+
+
+def _describes_a_run(content: dict[str, Any]) -> bool:
+    """Whether a run.json holds what is asked of it; an older one may lack all but the job."""
+    try:
+        check("job", content.get("job"), dict)
+        check("dataset", content["job"].get("dataset", ""), str)
+        check("probes", content.get("probes", []), list[str])
+        for name in ("data_sha256", *versions()):
+            check(name, content.get(name), str | None)
+    except DAMAGED:
+        return False
+    return "\0" not in content["job"].get("dataset", "")
 
 
 def finished_runs(folder: Path) -> list[RunFolder]:
@@ -181,6 +262,26 @@ def finished_runs(folder: Path) -> list[RunFolder]:
     if not found:
         raise RunError(f"there is no finished run in {folder}")
     return found
+
+
+def warn_of_missing_points(results: Sequence[Result]) -> None:
+    """One line if events.jsonl of finished runs is not whole any more."""
+    without = [result.out for result in results if _lacks_points(result)]
+    if without:
+        others = f" (and {len(without) - 1} more)" if without[1:] else ""
+        log.warning("%s%s lacks points of its run", Path(without[0]) / "events.jsonl", others)
+
+
+def _lacks_points(result: Result) -> bool:
+    try:
+        return not RunFolder(Path(result.out)).has_all_points(result)
+    except RunError:
+        return True
+
+
+def versions() -> dict[str, str]:
+    """On which the bits of a run depend."""
+    return {"onepass": __version__, "torch": str(torch.__version__)}
 
 
 def surroundings() -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 from onepass import metrics
-from onepass.errors import RunError
+from onepass.errors import InputError, RunError
 from onepass.job import Job
 from onepass.learner import Learner
 from onepass.scoring import Point
+from onepass.settings import check
 from onepass.streams import Stream
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
@@ -45,6 +46,10 @@ class Result:
         `out`, the run's folder.
     Who did not see it through
         `dropped`: listeners that failed, with the reason.
+    What else one should know
+        `points`, how many lines of events.jsonl there are (0: a version that did not count them);
+        `other_versions`, where the run was resumed `--anyway` with other versions of onepass or
+        torch than before: the step after which it went on, and the versions from there on.
     """
 
     method: str = field(metadata=PRINTED)
@@ -83,6 +88,9 @@ class Result:
     out: str = field(metadata=PRINTED)
 
     dropped: dict[str, str] = field(default_factory=dict)
+
+    points: int = 0
+    other_versions: list[dict[str, int | str]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -127,15 +135,18 @@ class Result:
             params_sha256=learner.params_sha256(),
             state_sha256=learner.state_sha256(),
             out=str(out),
+            points=len(points),
         )
 
     @classmethod
     def read(cls, content: dict[str, Any], file: Path) -> Self:
         """From the content of a result.json, with the place where its folder is now. Fields with a
         default came later: an older file may lack them."""
+        types = get_type_hints(cls)
         for one in fields(cls):
-            needed = one.default is MISSING and one.default_factory is MISSING
-            if needed and one.name not in content:
+            if one.name in content:
+                _check(one.name, content[one.name], types[one.name], file)
+            elif one.default is MISSING and one.default_factory is MISSING:
                 raise RunError(f"{file} is not a run's result: it has no {one.name}")
         known = {one.name for one in fields(cls)}
         here = {"dataset_identity": content["dataset"], **content, "out": str(file.parent)}
@@ -149,3 +160,10 @@ class Result:
         """What `--json` prints."""
         shown = [one.name for one in fields(self) if one.metadata.get("printed")]
         return {name: getattr(self, name) for name in shown}
+
+
+def _check(name: str, value: object, annotation: Any, file: Path) -> None:
+    try:
+        check(name, value, annotation)
+    except (InputError, RecursionError):  # the value itself may be too much to be shown
+        raise RunError(f"{file} is damaged: its {name} is of the wrong type") from None

@@ -115,14 +115,22 @@ def _fits(value: object, annotation: Any) -> bool:
         return value in arguments
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in arguments)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(one, arguments[0]) for one in value)
+    if origin in (tuple, list, dict):
+        return isinstance(value, origin) and _holds(value, arguments)
     if annotation is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and math.isfinite(value)  # type: ignore[arg-type]
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, annotation)
+
+
+def _holds(value: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether everything in a tuple, a list or a dict is of the type of its place."""
+    if isinstance(value, dict):
+        key, inner = arguments
+        return all(_fits(name, key) and _fits(one, inner) for name, one in value.items())
+    return all(_fits(one, arguments[0]) for one in value)
 
 
 def _say(annotation: Any) -> str:

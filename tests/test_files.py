@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import threading
 
 import pytest
@@ -57,6 +58,34 @@ def test_bytes_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", lambda number: found.append(path.exists()))
     files.write_atomically(path, lambda file: file.write(b"new"))
     assert found[0] is False
+
+
+def test_a_link_under_the_name_that_others_would_foresee_is_not_followed(tmp_path):
+    """As it was: the file's name, the process and the thread."""
+    path, precious = tmp_path / "a", tmp_path / "precious"
+    precious.write_text("precious")
+    for place in (path, tmp_path / f".a.{os.getpid()}.{threading.get_ident()}.partial"):
+        place.symlink_to(precious)
+    files.write_atomically(path, lambda file: file.write(b"new"))
+    assert precious.read_text() == "precious"
+    assert not path.is_symlink()
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NaN", "-Infinity", "1e999", '"\\ud800"', "9" * 400, "9" * 5000, "[" * 100_000, "{'a': 1}"],
+    ids=lambda text: text[:10],
+)
+def test_what_is_no_json_to_others_is_none_to_us(text):
+    with pytest.raises(ValueError):
+        files.parsed(text)
+
+
+def test_a_path_of_any_bytes_can_be_read_again(tmp_path):
+    path, name = tmp_path / "a.json", os.fsdecode(b"caf\xe9")
+    files.write_json(path, {"out": name})
+    assert files.parsed(path.read_text()) == {"out": name}
 
 
 def test_content_that_is_no_json_leaves_the_old_file(tmp_path):

@@ -27,7 +27,7 @@ from command import (
 from following import After, Following, Stopped, stop_after
 
 from onepass import InputError, Learner, checkpoint, registry
-from onepass.errors import RunError
+from onepass.errors import RunError, WriteError
 from onepass.job import Job
 from onepass.result import Result
 from onepass.run import run
@@ -343,3 +343,65 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     first = run(job, tmp_path)
     again = run(job, tmp_path, resume=True, listeners=[stop_after(1)])
     assert again == first
+
+
+# ---- what others do to the folder
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
+    tmp_path: Path, short: Result
+) -> None:
+    job, precious = Job("er", "synthetic", device="cpu"), tmp_path / "precious"
+    with pytest.raises(Stopped):
+        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+    precious.write_text("precious")
+    lock = tmp_path / job.folder_name / ".lock"
+    lock.unlink()
+    lock.symlink_to(precious)
+    with untouched(tmp_path), pytest.raises(RunError, match=rf"{lock} .*link"):
+        run(job, tmp_path, resume=True)
+    lock.unlink()
+    assert same(run(job, tmp_path, resume=True), SAME) == same(short, SAME)
+
+
+def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: Result) -> None:
+    job, precious = Job("er", "synthetic", device="cpu"), tmp_path / "precious"
+    precious.write_text("precious")
+    path = tmp_path / job.folder_name / "events.jsonl"
+
+    def replace() -> None:
+        path.unlink()
+        path.symlink_to(precious)
+
+    with pytest.raises(WriteError, match=rf"{path} .*link"):
+        run(job, tmp_path, checkpoint=20, listeners=[After(25, replace)])
+    result = run(job, tmp_path, resume=True)
+    assert precious.read_text() == "precious"
+    assert same(result, SAME) == same(short, SAME)
+    assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
+
+
+CHANGES = {
+    "deleted": lambda path: path.unlink(),
+    "emptied": lambda path: path.write_text(""),
+    "halved": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "another run's": lambda path: path.write_text(path.read_text().replace("1", "2")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_result_is_made_of_what_the_run_knows_whatever_becomes_of_its_events(
+    change: str, tmp_path: Path, short: Result
+) -> None:
+    """Before a stop and after it; the file is whole again at the end."""
+    job = Job("er", "synthetic", device="cpu")
+    path = tmp_path / job.folder_name / "events.jsonl"
+    changes = [After(step, lambda: CHANGES[change](path)) for step in (15, 45)]
+    with pytest.raises(Stopped):
+        stop = stop_after(25)
+        stop.key = "stop"
+        run(job, tmp_path, checkpoint=20, listeners=[changes[0], stop])
+    result = run(job, tmp_path, resume=True, listeners=[changes[1]])
+    keys = (*SAME, "anytime_accuracy", "points")
+    assert same(result, keys) == same(short, keys)
+    assert timeless(events(path.parent)) == timeless(events(Path(short.out)))

@@ -1,15 +1,26 @@
-"""A run's result, of methods that train or count beside their steps."""
+"""A run's result, of methods that train or count beside their steps; and with which data and
+versions a run is resumed."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
+import torch
+from command import onepass, same, untouched
 from following import Stopped, stop_after
 from teaching import Tidy, register
 
-from onepass import Finetune
+from onepass import DataError, Finetune, load
+from onepass.data.load import EMBEDDED
+from onepass.errors import RunError
 from onepass.job import Job
+from onepass.record import versions
 from onepass.report import tables
 from onepass.run import run
+
+JOB = Job("er", "synthetic", batch=30, device="cpu")  # 20 steps
+SAME = ("state_sha256", "accuracy", "accuracy_matrix", "anytime_accuracy")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -56,3 +67,83 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
     whole = run(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
     assert whole.forgetting >= 0
     assert whole.params_sha256 == result.params_sha256
+
+
+# ---- with which data and versions
+
+
+def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, monkeypatch):
+    first = run(JOB, tmp_path)
+    data = load("synthetic")
+    changed = data.test_x.clone()
+    changed[7, 0, 3, 3] ^= 1  # one bit of one image
+    monkeypatch.setitem(EMBEDDED, "synthetic", lambda: replace(data, test_x=changed))
+    with untouched(tmp_path), pytest.raises(RunError, match="other data"):
+        run(JOB, tmp_path, resume=True)
+
+    def gone():
+        raise DataError("there is no such thing")
+
+    monkeypatch.setitem(EMBEDDED, "synthetic", gone)  # nothing to compare with
+    assert run(JOB, tmp_path, resume=True) == first
+
+
+def stopped(out, step, **options):
+    with pytest.raises(Stopped):
+        run(JOB, out, resume=True, checkpoint=5, listeners=[stop_after(step)], **options)
+
+
+def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_recorded(
+    tmp_path, monkeypatch
+):
+    whole = run(JOB, tmp_path / "whole")
+    here, out = versions(), tmp_path / "broken"
+    stopped(out, 7)
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
+    with untouched(out), pytest.raises(RunError, match=r"torch .*9\.9\.0.*--anyway") as refused:
+        run(JOB, out, resume=True)
+    assert here["torch"] in str(refused.value)
+    assert "\n" not in str(refused.value)
+    stopped(out, 12, anyway=True)  # was at 5
+    stopped(out, 17)  # with the versions of the last checkpoint
+    monkeypatch.setattr("onepass.record.__version__", "0.0.9")
+    with untouched(out), pytest.raises(RunError, match=r"onepass .*0\.0\.9"):
+        run(JOB, out, resume=True)
+    result = run(JOB, out, resume=True, anyway=True)
+    assert same(result, SAME) == same(whole, SAME)
+    written = json.loads((Path(result.out) / "result.json").read_text())["other_versions"]
+    assert (
+        result.other_versions
+        == written
+        == [
+            {"step": 5, "onepass": here["onepass"], "torch": "9.9.0"},
+            {"step": 15, "onepass": "0.0.9", "torch": "9.9.0"},
+        ]
+    )
+    assert whole.other_versions == []
+
+
+def test_a_finished_run_of_other_versions_is_given_only_if_told_to(tmp_path, monkeypatch):
+    first = run(JOB, tmp_path)
+    asked = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
+    with untouched(tmp_path):
+        refused = onepass(*asked, "--out", tmp_path, "--resume")
+        given = onepass(*asked, "--out", tmp_path, "--resume", "--anyway")
+        alone = onepass(*asked, "--out", tmp_path / "new", "--anyway")
+    assert (refused.status, refused.out) == (2, "")
+    assert "9.9.0" in refused.error and "--anyway" in refused.error
+    assert given.record == json.loads(json.dumps(first.printed()))
+    assert alone.status == 2 and "--resume" in alone.error
+
+
+def test_a_folder_that_does_not_tell_its_versions_and_data_goes_on_as_before(tmp_path):
+    whole = run(JOB, tmp_path / "whole")
+    stopped(tmp_path / "broken", 7)
+    for out in ("whole", "broken"):
+        path = tmp_path / out / JOB.folder_name / "run.json"
+        known = json.loads(path.read_text())
+        older = {key: known[key] for key in known if key not in ("data_sha256", *versions())}
+        path.write_text(json.dumps(older))
+    assert run(JOB, tmp_path / "whole", resume=True) == whole
+    assert same(run(JOB, tmp_path / "broken", resume=True), SAME) == same(whole, SAME)

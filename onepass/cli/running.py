@@ -97,6 +97,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
     ] = How.resume,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
+    ] = How.anyway,
     checkpoint: Annotated[
         str,
         typer.Option(
@@ -160,7 +164,9 @@ def run(
     if deterministic:
         devices.allow_determinism()
     _check_list(jobs)
-    how = How(out, resume, _checkpoint_steps(checkpoint))
+    if anyway and not resume:
+        raise InputError("--anyway says how to --resume; give both")
+    how = How(out, resume, _checkpoint_steps(checkpoint), anyway)
     at_once = 1 if jobs_at_once == "1" else executors.fitting(_at_once(jobs_at_once), jobs)
     if as_json:
         _execute_all(jobs, how, at_once, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -17,6 +16,7 @@ import numpy as np
 
 from onepass.data.files import Array, Report, Split, Undecoded, class_name
 from onepass.errors import DataError, WriteError
+from onepass.files import locked
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
@@ -141,8 +141,7 @@ def _locked(folder: Path) -> Iterator[None]:
     with ExitStack() as opened_files:
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = opened_files.enter_context(path.open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            opened_files.enter_context(locked(path, wait=True))
         yield
 
 

@@ -30,6 +30,7 @@ class How:
     out: Path
     resume: bool = False
     checkpoint: CheckpointEvery = "auto"
+    anyway: bool = False
 
     def is_finished(self, job: Job) -> bool:
         return self.resume and RunFolder(self.out / job.folder_name).result_file.exists()
@@ -39,6 +40,7 @@ class How:
             job,
             self.out,
             resume=self.resume,
+            anyway=self.anyway,
             checkpoint=self.checkpoint,
             listeners=[listener],
             supplies=supplies,

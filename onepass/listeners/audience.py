@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.listeners.base import Listener, Run
 from onepass.parts import Step
+from onepass.record import names_a_file
 from onepass.result import Result
 from onepass.scoring import Point
 
@@ -95,7 +95,7 @@ def check_keys(listeners: Sequence[Listener]) -> None:
     for key in keys:
         if keys.count(key) > 1:
             raise InputError(f"there are two listeners {key!r}")
-        if Path(key).name != key or key.startswith(".") or not key:
+        if not names_a_file(key):
             raise InputError(f"the key of a listener names a file, which {key!r} cannot")
 
 

@@ -11,7 +11,7 @@ from onepass import checkpoint
 from onepass.learner import Learner
 from onepass.listeners.audience import Audience
 from onepass.listeners.base import Listener, Run
-from onepass.record import EVENTS, RunFolder, SoFar
+from onepass.record import EVENTS, RunFolder, SoFar, point_of
 from onepass.result import Result
 from onepass.scoring import Point, Tick
 
@@ -46,6 +46,12 @@ class Recorder(Listener):
         self.audience = Audience([*observers, self], before.dropped)
         keys = {*before.lines, *(one.key for one in self.audience.everyone)}
         self.lines = {key: list(before.lines.get(key, ())) for key in keys}
+        self.other_versions = before.other_versions
+
+    @property
+    def points(self) -> list[Point]:
+        """All of the run so far, whatever has become of the file meanwhile."""
+        return [point_of(line) for line in self.lines[EVENTS]]
 
     def started(self, run: Run) -> None:
         self.steps, self.class_names = len(run.stream), list(run.stream.dataset.class_names)
@@ -62,6 +68,8 @@ class Recorder(Listener):
 
     def finished(self, result: Result | None) -> None:
         self._write_down()
+        for key, lines in self.lines.items():
+            self.folder.complete(key, lines)
         if result is not None:
             self.folder.finish(replace(result, dropped=self.audience.dropped))
 
@@ -71,7 +79,7 @@ class Recorder(Listener):
             began = time.monotonic()
             states = self.audience.state_dict()
             self._write_down()
-            so_far = SoFar(tick, self.lines, states, self.audience.dropped)
+            so_far = SoFar(tick, self.lines, states, self.audience.dropped, self.other_versions)
             content = {**checkpoint.content(learner), "class_names": self.class_names}
             self.folder.save_checkpoint(content, so_far)
             self.saved = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -14,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from onepass.errors import InputError
-from onepass.record import RunFolder
+from onepass.files import write_atomically
+from onepass.record import RunFolder, warn_of_missing_points
 from onepass.report.tables import Spread, grouped, summarise
 from onepass.result import Result
 from onepass.scoring import Point
@@ -34,16 +36,19 @@ STYLE: Any = {
     "grid.alpha": 0.3,
     "savefig.dpi": 150,
     "svg.hashsalt": "onepass",
+    "text.parse_math": False,  # a name may have dollars in it
 }
 
 
 def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
     """Final accuracy as bars, accuracy on the classes seen so far as curves, or both.
 
-    Methods that see all classes as one task are a reference: a dashed line.
+    Methods that see all classes as one task are a reference: a dashed line. A run whose events are
+    not whole any more has no part in the curves.
     """
     _check_suffix(output)
-    groups = _grouped([RunFolder(path) for path in folders])
+    results = [_needed(RunFolder(path)) for path in folders]
+    groups = _grouped(results)
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
     with mpl.rc_context(STYLE):
         width = 4.5 + WIDER * max(0, len(groups) - FEW)
@@ -53,13 +58,13 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
             _curves(axes[0], groups)
         if kind != "curves":
             _bars(axes[-1], groups)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output)
+        _save(figure, output)
+    warn_of_missing_points(results)
 
 
-def _grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
+def _grouped(results: Sequence[Result]) -> dict[str, list[RunFolder]]:
     """Runs of one row of the table belong together; names say only what differs."""
-    groups = grouped([_needed(run) for run in runs])
+    groups = grouped(results)
     datasets = {result.dataset for (result, *_) in groups}
     memories = {result.memory for (result, *_) in groups if result.memory}
     several = len(datasets) > 1 or len(memories) > 1
@@ -92,11 +97,12 @@ def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
     ends: set[int] = set()
     for colour, (name, runs) in zip(cycle(_colours(len(groups))), groups.items(), strict=False):
         by_step: dict[int, list[float]] = {}
-        for run in runs:
-            for point in run.points():
+        seen = [run.points() for run in runs if run.has_all_points(_needed(run))]
+        for points in seen:
+            for point in points:
                 by_step.setdefault(point.step, []).append(point.accuracy)
-            ends.update(_inner_boundaries(run.points()))
-        steps = sorted(step for step, values in by_step.items() if len(values) == len(runs))
+            ends.update(_inner_boundaries(points))
+        steps = sorted(step for step, values in by_step.items() if len(values) == len(seen))
         spreads = [Spread.over(by_step[step]) for step in steps]
         middle = [spread.mean for spread in spreads if spread is not None]
         wide = [spread.deviation or 0.0 for spread in spreads if spread is not None]
@@ -158,8 +164,15 @@ def stream(shown_stream: Stream, output: Path) -> None:
                 axes.axvline(step, color="0.5", linewidth=0.6, linestyle=":")
         told = "boundaries told" if shown_stream.boundaries else "boundaries not told"
         axes.set(xlabel="batches", ylabel="class", title=f"{shown_stream.spec['stream']}, {told}")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output)
+        _save(figure, output)
+
+
+def _save(figure: Figure, output: Path) -> None:
+    """The whole picture, or the one that was there before."""
+    drawn = io.BytesIO()  # what draws would turn a full disk into an error that does not say so
+    figure.savefig(drawn, format=output.suffix[1:].lower())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(output, lambda file: file.write(drawn.getbuffer()))
 
 
 def _check_suffix(output: Path) -> None:

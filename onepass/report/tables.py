@@ -14,7 +14,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from onepass.errors import InputError
-from onepass.record import finished_runs
+from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
 
 
@@ -62,7 +62,9 @@ class Row:
 
 def read(folder: Path) -> list[Result]:
     """The results of every finished run at or below a folder."""
-    return [result for run in finished_runs(folder) if (result := run.result()) is not None]
+    results = [result for run in finished_runs(folder) if (result := run.result()) is not None]
+    warn_of_missing_points(results)
+    return results
 
 
 def summarise(results: Sequence[Result]) -> list[Row]:

@@ -288,6 +288,8 @@ def test_a_checkpoint_of_the_same_method_with_other_settings_is_refused(
         (("tick", "step"), 10**6),
         (("lines",), []),
         (("lines", "events"), ["no JSON"]),
+        (("lines", "events"), []),
+        (("lines", "../up"), ["written elsewhere"]),
         (("states",), 3),
         (("dropped",), "x"),
         (("settings",), []),
@@ -341,6 +343,38 @@ def test_damaged_events_are_refused_by_figure(finished: Path, tmp_path: Path) ->
     path = tmp_path / "runs" / JOB.folder_name / "events.jsonl"
     path.write_text("what\n" + path.read_text())
     assert str(path) in refused("figure", "accuracy", tmp_path / "runs", "-o", tmp_path / "a.png")
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+WRONG = {
+    "result.json": {"accuracy": "x", "memory": None, "accuracy_matrix": [1], "seed": 0.5,
+                    "images_beside_steps": {"a": 1}, "variant": [], "dropped": 3, "out": {}},
+    "run.json": {"probes": [[]], "torch": 3, "job": {"dataset": "a/\0"}},
+    "events.jsonl": {"step": "x", "correct": 3, "total": [0] * 10, "boundary": None, "what": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_values_of_wrong_types_and_absurd_nesting_are_one_line_that_names_the_file(
+    name: str, finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    shutil.copytree(finished, out)
+    path = out / JOB.folder_name / name
+    line, *others = path.read_text().splitlines() if name == "events.jsonl" else [path.read_text()]
+    content = json.loads(line)
+    picture = tmp_path / "a.png"
+    for text in [json.dumps({**content, key: value}) for key, value in WRONG[name].items()] + [
+        DEEP, line[: line.index(":") + 1] + DEEP + "}"
+    ]:  # fmt: skip
+        path.write_text("".join(f"{one}\n" for one in (text, *others)))
+        with untouched(tmp_path):
+            if name != "events.jsonl":
+                assert str(path) in resumed(out)
+            if name == "result.json":
+                assert str(path) in refused("table", out)
+            if name != "run.json":
+                assert str(path) in refused("figure", "accuracy", out, "-o", picture)
 
 
 # ---- places that cannot be written

@@ -19,6 +19,7 @@ from PIL import Image
 import onepass
 from onepass import DataError
 from onepass.data import cache, files
+from onepass.errors import WriteError
 
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 NAMES = ("ant", "bee", "cow")
@@ -139,6 +140,16 @@ def test_one_folder_by_two_paths_has_one_cache(source, root, no_decoding, monkey
     onepass.load("./mine")
     onepass.load(f"{source}/../mine")
     assert len(visible(root)) == 1
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(source, entry, tmp_path):
+    precious, lock = tmp_path / "precious", entry.with_name(f".{entry.name}.lock")
+    precious.write_text("precious")
+    lock.unlink()
+    lock.symlink_to(precious)
+    with pytest.raises(WriteError, match="link"):
+        onepass.load(str(source))
+    assert precious.read_text() == "precious"
 
 
 # ---- where

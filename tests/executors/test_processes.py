@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from command import Done, command, events, onepass, same, timeless, untouched
 from following import Stopped, stop_after
+from workers import alive, workers
 
 from onepass import checkpoint, executors
 from onepass.executors import How, processes
@@ -67,25 +68,6 @@ def begin() -> Iterator[Callable[..., subprocess.Popen]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-
-
-def stat(pid: int | str) -> list[str]:
-    """State and parent of a process; nothing once it has gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-    except OSError:
-        return []
-
-
-def alive(pid: int) -> bool:
-    return bool(stat(pid)) and stat(pid)[0] not in "ZX"
-
-
-def workers(parent: int) -> list[int]:
-    """The processes that a command has started for its jobs."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-    children = [pid for pid in pids if stat(pid)[1:] == [str(parent)] and alive(pid)]
-    return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def eventually(holds: Callable[[], Any], seconds: float = PATIENCE) -> bool:

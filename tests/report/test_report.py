@@ -146,20 +146,79 @@ def changed(folder: Path, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-@pytest.mark.parametrize("what", ["state_sha256", "accuracy"])
-def test_two_results_for_a_seed_are_not_two_seeds(what: str, runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "other", [{"state_sha256": "0f"}, {"accuracy": 50.0}], ids=["state_sha256", "accuracy"]
+)
+def test_two_results_for_a_seed_are_not_two_seeds(
+    other: dict[str, object], runs: Path, tmp_path: Path
+) -> None:
     """Of two versions of the code, or of data that changed in between: a row for each folder."""
     for place in ("before", "after"):
         for seed in (0, 1):
             folder = tmp_path / place / f"er-{seed}"
             shutil.copytree(runs / f"er-synthetic-m100-s{seed}", folder)
             if place == "after":
-                changed(folder, **{what: 50.0 + seed})
+                changed(folder, **other)
     table = rows(onepass("table", tmp_path, "--format", "csv").out)
     assert [(row["variant"], row["n"]) for row in table] == [("in after", "2"), ("in before", "2")]
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
     assert "er before" in drawn.read_text() and "er after" in drawn.read_text()
+
+
+@pytest.mark.parametrize("left", [0, 3, None], ids=["emptied", "a part", "deleted"])
+def test_missing_events_are_told_in_one_line(
+    left: int | None, runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in (0, 1):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", tmp_path / "runs" / str(seed))
+    events = tmp_path / "runs" / "1" / "events.jsonl"
+    lines = events.read_text().splitlines(keepends=True)
+    events.unlink() if left is None else events.write_text("".join(lines[:left]))
+    for command in (("table",), ("figure", "accuracy", "-o", tmp_path / "a.png")):
+        caplog.clear()
+        done = onepass(*command, tmp_path / "runs")
+        assert done.status == 0
+        (said,) = caplog.messages
+        assert str(events) in said and "lacks points" in said
+    events.write_text("".join(lines))
+    caplog.clear()
+    onepass("table", tmp_path / "runs")
+    assert not caplog.messages
+
+
+def test_a_name_with_dollars_is_no_formula(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "runs")
+    changed(tmp_path / "runs", method="$\\frac$")
+    drawn = tmp_path / "a.svg"
+    assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
+    assert "$\\frac$" in drawn.read_text()
+
+
+def test_a_picture_replaces_a_link_and_leaves_what_it_leads_to(runs: Path, tmp_path: Path) -> None:
+    precious, picture = tmp_path / "precious", tmp_path / "a.png"
+    precious.write_text("precious")
+    picture.symlink_to(precious)
+    assert onepass("figure", "accuracy", runs, "-o", picture).status == 0
+    assert precious.read_text() == "precious"
+    assert not picture.is_symlink()
+
+
+@pytest.mark.parametrize("what", [("accuracy", None), ("stream", "class-incremental")])
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(
+    what: tuple[str, str | None], runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    picture = tmp_path / "a.svg"
+    picture.write_text("old")
+    monkeypatch.setattr("os.fsync", full)
+    done = onepass("figure", what[0], what[1] or runs, "-o", picture)
+    assert done.status == 2
+    assert str(picture) in done.error and "No space" in done.error
+    assert picture.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [picture]
 
 
 def test_two_results_for_a_seed_in_one_folder_are_refused(runs: Path, tmp_path: Path) -> None:
