@@ -11,25 +11,28 @@
 
 from typing import TYPE_CHECKING
 
-from onepass import methods
-from onepass.checkpoint import open_learner as open
-from onepass.data import Dataset, load
-from onepass.errors import (
-    CheckpointError,
-    DataError,
-    InputError,
-    NotFittedError,
-    OnepassError,
-    TrainingError,
-    UnknownNameError,
-)
-from onepass.evaluate import evaluate
-from onepass.learner import Learner
-from onepass.listeners import Listener
-from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
-from onepass.probes import BalanceProbe
-from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
-from onepass.version import __version__
+from onepass.interrupts import told_in_a_line
+
+with told_in_a_line():
+    from onepass import methods
+    from onepass.checkpoint import open_learner as open
+    from onepass.data import Dataset, load
+    from onepass.errors import (
+        CheckpointError,
+        DataError,
+        InputError,
+        NotFittedError,
+        OnepassError,
+        TrainingError,
+        UnknownNameError,
+    )
+    from onepass.evaluate import evaluate
+    from onepass.learner import Learner
+    from onepass.listeners import Listener
+    from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
+    from onepass.probes import BalanceProbe
+    from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
+    from onepass.version import __version__
 
 __all__ = [
     "BalanceProbe",

@@ -7,6 +7,7 @@ the same network, precision and engine.
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass import engine, optimise, registry
+from onepass import devices, engine, optimise, registry
 from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.memory import Store
@@ -71,7 +72,14 @@ class Speed:
 def measure(case: Case) -> dict[str, Any]:
     """The case and its speed, from alternating blocks of steps and of bare steps: the fastest of
     each, since whatever disturbs a block makes it slower."""
-    learner, batches = case.learner(), Batches(case)
+    learner = case.learner()
+    sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
+    with devices.room_for({**sizes, "values in a sample": math.prod(case.shape)}):
+        return _measured(case, learner)
+
+
+def _measured(case: Case, learner: Learner) -> dict[str, Any]:
+    batches = Batches(case)
     learner.prepare(case.shape, batches.x.dtype)
     if case.device == "cuda":
         torch.cuda.reset_peak_memory_stats()

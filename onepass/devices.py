@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
-from onepass.errors import InputError
+from onepass.errors import InputError, TooLargeError
+
+LARGE = 10_000  # a number that is worth a word when there is no room
+# How torch says, besides by errors of their own, that there is no room or that its numbers end.
+NO_ROOM = (
+    "can't allocate memory",
+    "not enough memory",
+    "Storage size calculation overflowed",
+    "integer multiplication overflow",
+    "Overflow when unpacking long",
+    "too big to convert",
+    "without overflow",
+    "cannot be represented as a SymInt",
+)
 
 
 def resolve(name: str) -> torch.device:
@@ -24,6 +37,27 @@ def resolve(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise InputError(f"device must be auto, cpu or cuda, not {name!r}")
     return torch.device(name)
+
+
+@contextmanager
+def room_for(numbers: Mapping[str, object]) -> Iterator[None]:
+    """Where memory is taken: if there is not enough of it, the error names the large ones among
+    these numbers, the settings that decide how much is asked for."""
+    try:
+        yield
+    except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
+        lacking = isinstance(problem, MemoryError | torch.OutOfMemoryError)
+        if not lacking and not any(words in str(problem) for words in NO_ROOM):
+            raise
+        large = {
+            name: value
+            for name, value in numbers.items()
+            if isinstance(value, int) and value >= LARGE
+        }
+        told = ", ".join(f"{name}={value}" for name, value in large.items())
+        raise TooLargeError(
+            f"there is not enough room on this machine for {told or 'a step'}"
+        ) from None
 
 
 def allow_determinism() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from onepass.words import LONGEST, quoted
+
 
 class OnepassError(Exception):
     """One clear line on what was wrong and what is valid; the command line exits with 2."""
@@ -14,14 +16,19 @@ class InputError(OnepassError, ValueError):
     """A batch, a label or a setting is not what it has to be."""
 
 
+class TooLargeError(InputError):
+    """Settings, or samples, for which this machine has no room."""
+
+
 class UnknownNameError(OnepassError, LookupError):
     """A method, dataset or setting that does not exist."""
 
     def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
         names = sorted(valid)
-        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}.{hint} Valid: {', '.join(names) or 'none'}.")
+        known = ", ".join(names) or "none"
+        super().__init__(f"unknown {kind} {quoted(name)}.{hint} Valid: {known}.")
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):

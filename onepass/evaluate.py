@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
+from onepass.devices import room_for
 from onepass.errors import InputError, TrainingError
 from onepass.learner import Learner
 from onepass.listeners import Audience, Listener, Run
@@ -56,7 +57,14 @@ def make_ready(learner: Learner, stream: Stream) -> None:
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if not learner.prepared:
         first, _ = stream.batch(0)
-        learner.prepare(tuple(first.shape[1:]), first.dtype)
+        with room_for(_numbers(learner, stream)):
+            learner.prepare(tuple(first.shape[1:]), first.dtype)
+
+
+def _numbers(learner: Learner, stream: Stream) -> dict[str, object]:
+    """What decides how much memory is needed."""
+    first, _ = stream.batch(0)
+    return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
 
 
 def walk(
@@ -73,6 +81,18 @@ def walk(
     make_ready(learner, stream)
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
+    with room_for(_numbers(learner, stream)):
+        yield from _walk(learner, stream, every, prequential, start, listener)
+
+
+def _walk(
+    learner: Learner,
+    stream: Stream,
+    every: int | None,
+    prequential: bool,
+    start: Tick,
+    listener: Listener,
+) -> Iterator[Tick]:
     stream = stream.on(learner.where)
     test = TestSet(stream)
     clock = _Clock(start, learner)

@@ -17,6 +17,7 @@ from onepass.learner import Learner
 from onepass.scoring import check_scorable
 from onepass.settings import check
 from onepass.streams import Stream
+from onepass.words import plain
 
 COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned")
@@ -70,7 +71,8 @@ class Job:
         dataset = Path(self.dataset_identity).stem if own else self.dataset
         name = f"{self.method}-{dataset}-m{self.memory}-s{self.seed}"
         choices = self.variant + (self.dataset_identity if own else "")
-        return f"{name}-{hashlib.sha256(choices.encode()).hexdigest()[:8]}" if choices else name
+        digest = hashlib.sha256(choices.encode(errors="surrogatepass")).hexdigest()
+        return f"{name}-{digest[:8]}" if choices else name
 
     @property
     def dataset_identity(self) -> str:
@@ -222,5 +224,6 @@ def preset_names(learner: type[Learner]) -> list[str]:
 
 
 def dataset_identity(dataset: str) -> str:
-    """A dataset's name, or the whole path of the user's own, however it was written."""
-    return str(Path(dataset).resolve()) if is_path(dataset) else dataset
+    """A dataset's name, or the whole path of the user's own, however it was written; as text that
+    can be recorded and be part of a folder's name."""
+    return plain(str(Path(dataset).resolve())) if is_path(dataset) else dataset

@@ -14,6 +14,7 @@ from onepass.learner import Learner
 from onepass.scoring import Point
 from onepass.settings import check
 from onepass.streams import Stream
+from onepass.words import plain
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
 
@@ -24,9 +25,11 @@ class Result:
 
     What was run
         `method`, `dataset` (its name), `dataset_identity` (its name, or the path of the user's
-        own), `variant` (what was chosen otherwise than by default), `memory` (samples kept at
-        most; 0 for a method that keeps none), `seed`, `tasks`, `normalise` (by the mean and
-        standard deviation of the dataset, or of the first task).
+        own), `samples` (for training and test, how many of each class there were), `stream` (its
+        name), `batch`, `boundaries` (whether they were told), `variant` (what was chosen otherwise
+        than by default), `memory` (samples kept at most; 0 for a method that keeps none), `seed`,
+        `tasks`, `normalise` (by the mean and standard deviation of the dataset, or of the first
+        task).
     How good it was, in percent
         `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
@@ -60,6 +63,10 @@ class Result:
     seed: int = field(metadata=PRINTED)
     tasks: int
     normalise: str = "dataset"
+    samples: list[list[int]] = field(default_factory=list)
+    stream: str = ""
+    batch: int = 0
+    boundaries: bool = True
 
     accuracy: float = field(metadata=PRINTED)
     forgetting: float | None = field(metadata=PRINTED)
@@ -106,13 +113,17 @@ class Result:
         images = learner.cost(batch)
         return cls(
             method=job.method,
-            dataset=stream.dataset.name,
+            dataset=plain(stream.dataset.name),
             dataset_identity=job.dataset_identity,
             variant=job.variant,
             memory=getattr(learner, "memory", 0),
             seed=job.seed,
             tasks=len(stream.tasks),
             normalise=job.normalise,
+            samples=stream.dataset.samples_of_each_class(),
+            stream=stream.key,
+            batch=batch,
+            boundaries=stream.boundaries,
             accuracy=last.accuracy,
             forgetting=metrics.forgetting(a),
             forgetting_all_tasks=metrics.forgetting_all(a),
@@ -153,8 +164,8 @@ class Result:
         return cls(**{name: value for name, value in here.items() if name in known})
 
     def as_json(self) -> dict[str, Any]:
-        """What result.json holds."""
-        return asdict(self)
+        """What result.json holds; where it is now is known to whoever reads it."""
+        return {**asdict(self), "out": plain(self.out)}
 
     def printed(self) -> dict[str, Any]:
         """What `--json` prints."""

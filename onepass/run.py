@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +19,7 @@ from onepass import probes
 from onepass.data import Dataset
 from onepass.data.load import is_path
 from onepass.devices import computing
-from onepass.errors import CheckpointError, DataError, RunError
+from onepass.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.evaluate import is_scored, walk
 from onepass.job import Job
 from onepass.learner import Learner
@@ -73,9 +75,26 @@ def run(
     observers = [*probes.made(job.probes), *listeners]
     check_keys(observers)
     stream, learner = supplies.take(job)
-    folder.make()
-    with folder.locked(), computing(job.threads, job.deterministic):
-        return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
+    with _nothing_left_if_too_large(folder):
+        folder.make()
+        with folder.locked(), computing(job.threads, job.deterministic):
+            return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
+
+
+@contextmanager
+def _nothing_left_if_too_large(folder: RunFolder) -> Iterator[None]:
+    """That there is no room for a step shows only when one is made. If it was the first, the folder
+    goes again, and so do those that had to be made for it."""
+    missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    try:
+        yield
+    except TooLargeError:
+        if folder.path in missing and not folder.points():
+            shutil.rmtree(folder.path)
+            with suppress(OSError):  # another run is in there
+                for path in missing[1:]:
+                    path.rmdir()
+        raise
 
 
 def _carry_out(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import math
+import warnings
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from onepass.errors import InputError, UnknownNameError
+from onepass.words import quoted
+
+LARGEST = 2**63 - 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,7 +62,8 @@ class Configured:
 
     def require(self, name: str, holds: bool, wanted: str) -> None:
         if not holds:
-            raise InputError(f"{self._told(name)} must be {wanted}, not {getattr(self, name)!r}")
+            value = quoted(getattr(self, name))
+            raise InputError(f"{self._told(name)} must be {wanted}, not {value}")
 
     @classmethod
     def _told(cls, name: str) -> str:
@@ -81,15 +86,18 @@ def _plain(value: Any) -> Any:
 
 
 def check(name: str, value: object, annotation: Any) -> None:
-    """Raises an InputError if the value is not of the annotated type.
+    """Raises an InputError if the value is not of the annotated type, or a number too large for
+    tensors and files to count with.
 
     >>> check("lr", "fast", float)
     Traceback (most recent call last):
     ...
     onepass.errors.InputError: lr must be a number, not 'fast'
     """
-    if not _fits(value, annotation):
-        raise InputError(f"{name} must be {_say(annotation)}, not {value!r}")
+    _check_kind(name, value, annotation)
+    for one in value if isinstance(value, tuple) else (value,):
+        if isinstance(one, int) and not -LARGEST <= one <= LARGEST:
+            raise InputError(f"{name} must be a number that 64 bits can hold, not {quoted(one)}")
 
 
 def read(name: str, text: str, annotation: Any) -> Any:
@@ -102,11 +110,17 @@ def read(name: str, text: str, annotation: Any) -> Any:
         return text
     words = {"true": True, "false": False, "none": None}
     try:
-        value = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+        with warnings.catch_warnings(action="ignore"):  # of text that is nearly Python
+            value = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = text
-    check(name, value, annotation)
+    _check_kind(name, value, annotation)
     return value
+
+
+def _check_kind(name: str, value: object, annotation: Any) -> None:
+    if not _fits(value, annotation):
+        raise InputError(f"{name} must be {_say(annotation)}, not {quoted(value)}")
 
 
 def _fits(value: object, annotation: Any) -> bool:
@@ -119,7 +133,7 @@ def _fits(value: object, annotation: Any) -> bool:
         return isinstance(value, origin) and _holds(value, arguments)
     if annotation is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value)  # type: ignore[arg-type]
+        return number and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, annotation)

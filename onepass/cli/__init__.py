@@ -6,14 +6,19 @@ import atexit
 import gc
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
-import typer
-
-from onepass.cli import benching, data, predicting, running, showing
-from onepass.cli.base import app, messages
 from onepass.errors import OnepassError, TrainingError
+from onepass.interrupts import told_in_a_line
 from onepass.version import __version__
+from onepass.words import plain, shortened
+
+with told_in_a_line():
+    import typer
+
+    from onepass.cli import benching, data, predicting, running, showing
+    from onepass.cli.base import app, messages, open_streams
 
 INTERRUPTED = 130
 # typer carries a click of its own under a private name; its usage errors are this one's ancestors.
@@ -44,6 +49,7 @@ def top(
 
 def main() -> None:
     """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
+    open_streams()
     try:
         status = app(standalone_mode=False)
         if status == INTERRUPTED:
@@ -56,12 +62,24 @@ def main() -> None:
         status = _say(problem, 1)
     except OSError as problem:
         status = _say(problem, 2)
+    except MemoryError as problem:
+        status = _say(f"there is not enough memory: {problem}", 2)
     except Exception as problem:
         if not isinstance(problem, USAGE_ERRORS):
             raise
         status = _usage(problem)
-    sys.stdout.flush()
-    sys.exit(status if isinstance(status, int) else 0)
+    sys.exit(_flushed(status if isinstance(status, int) else 0))
+
+
+def _flushed(status: int) -> int:
+    """The exit status, once all that was printed is out; what nobody takes is dropped, or Python
+    would try again, and complain, when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError as problem:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return status or _say(f"standard output could not be written: {problem.strerror}", 1)
+    return status
 
 
 def _usage(problem: Any) -> int:
@@ -69,12 +87,13 @@ def _usage(problem: Any) -> int:
     if type(problem).__name__ == "NoArgsIsHelpError":
         typer.echo(problem.format_message(), err=True)
         return 2
-    return _say(problem.format_message(), 2)
+    return _say(shortened(problem.format_message()), 2)
 
 
 def _say(problem: object, status: int) -> int:
     told = " ".join([str(problem), *getattr(problem, "__notes__", [])])
-    messages.print(f"error: {told}".replace(os.linesep, " "), markup=False)
+    with suppress(OSError):  # nobody reads it, and the status says enough
+        messages.print(plain(f"error: {told}"))
     return status
 
 

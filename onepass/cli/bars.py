@@ -18,11 +18,11 @@ class Bars:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         self.shown = Progress(*columns, console=messages)
         self.bar_of = [

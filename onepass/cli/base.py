@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from onepass.errors import UnknownNameError
+from onepass.errors import InputError, UnknownNameError
+from onepass.settings import LARGEST
+from onepass.words import READABLE, plain, quoted
 
 app = typer.Typer(
     help="Online class-incremental learning: a stream seen once, bounded memory, predictions at "
@@ -22,8 +27,25 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-messages = Console(stderr=True, highlight=False, soft_wrap=True)
-printed = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+terminal = sys.stdout is not None and sys.stdout.isatty()
+printed = Console(highlight=False, width=None if terminal else 200, emoji=False)
+
+
+def open_streams() -> None:
+    """Standard output and error that take whatever is printed: closed ones take it to nowhere,
+    others write letters that their encoding does not have in another way."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for good
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=READABLE)
+
+
+def say(text: str) -> None:
+    """A line on standard output in which names, paths and the like may stand."""
+    typer.echo(plain(text))
 
 
 def one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
@@ -37,5 +59,18 @@ def rich_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     for index, name in enumerate(header):
         table.add_column(name, justify="right" if index > 1 else "left")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(Text(_shown(cell)) for cell in row))
     return table
+
+
+def _shown(cell: str) -> str:
+    """As it will be printed, so that columns are as wide as that."""
+    return plain(cell).encode(printed.encoding, READABLE).decode(printed.encoding)
+
+
+def whole(option: str, text: str, wanted: str) -> int:
+    """The number, at least 1, that an option which also takes words was given."""
+    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST)) else "0"
+    if not 1 <= int(digits) <= LARGEST:
+        raise InputError(f"{option} takes {wanted}, not {quoted(text)}")
+    return int(digits)

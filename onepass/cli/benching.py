@@ -10,11 +10,13 @@ import typer
 from onepass import bench as benchmarks
 from onepass import devices, record
 from onepass.bench import Case
-from onepass.cli.base import app, messages, printed, rich_table
+from onepass.cli.base import app, messages, printed, rich_table, whole
 from onepass.cli.running import read_pairs
 from onepass.errors import InputError
 from onepass.job import Job
 from onepass.learner import Learner
+from onepass.settings import check
+from onepass.words import quoted
 
 COLUMNS = (
     "method",
@@ -65,6 +67,9 @@ def bench(
     ] = False,
 ) -> None:
     """Time the steps of methods on random data, beside the bare network step of the same images."""
+    numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
+    for name, given in numbers.items():
+        check(f"--{name}", tuple(given), tuple[int, ...])
     where = devices.resolve(device).type
     chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
     cases = [
@@ -118,7 +123,8 @@ def _shape(text: str, device: str) -> tuple[int, ...]:
     """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
     if text == "auto":
         return (3, 32, 32) if device == "cuda" else (1, 28, 28)
+    wanted = "channels,height,width, or features"
     numbers = text.split(",")
-    if len(numbers) not in (1, 3) or not all(one.isdecimal() and int(one) for one in numbers):
-        raise InputError(f"--shape takes channels,height,width, or features, not {text!r}")
-    return tuple(int(one) for one in numbers)
+    if len(numbers) not in (1, 3):
+        raise InputError(f"--shape takes {wanted}, not {quoted(text)}")
+    return tuple(whole("--shape", one, wanted) for one in numbers)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from onepass.cli.base import app, printed, rich_table
+from onepass.cli.base import app, printed, rich_table, say
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.load import download, load
 from onepass.data.verify import verify, whereabouts
@@ -61,7 +61,7 @@ def check(
     """Compare counts, sizes and checksums with the official ones; exit 2 if any differs."""
     findings = verify(_entry(name), data_root(root))
     for finding in findings:
-        typer.echo(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
+        say(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
     bad = sum(not finding.good for finding in findings)
     if bad:
         raise DataError(f"{name} is not whole: {bad} of {len(findings)} findings are wrong")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onepass.cli.base import app, messages
+from onepass.words import plain
 
 
 @app.command(
@@ -31,11 +32,11 @@ def predict(
     failed = 0
     for entry in classify(model, folder, device):
         if isinstance(entry, Unreadable):
-            messages.print(f"error: {entry.problem}", markup=False)
+            messages.print(plain(f"error: {entry.problem}"), markup=False)
             failed += 1
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))
         else:
-            typer.echo(f"{entry.path}\t{entry.label}\t{entry.score:.4f}")
+            typer.echo(f"{plain(entry.path)}\t{plain(entry.label)}\t{entry.score:.4f}")
     if failed:
         raise typer.Exit(2)

@@ -14,15 +14,18 @@ import typer
 
 from onepass import devices, executors, registry
 from onepass.cli.bars import Bars
-from onepass.cli.base import app, messages, one_of, printed, rich_table
+from onepass.cli.base import app, messages, one_of, printed, rich_table, say, whole
 from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.result import Result
+from onepass.settings import check
+from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
+MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
 
 
 @app.command(
@@ -65,7 +68,7 @@ def run(
     ] = Job.normalise,
     memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="How many seeds.")] = 1,
     stream: Annotated[
         str, typer.Option(metavar="SPEC", help="NAME:KEY=VALUE,…; see: onepass list streams.")
     ] = Job.stream,
@@ -126,6 +129,9 @@ def run(
     ] = False,
 ) -> None:
     """Learn a stream with one or more methods; ends with a table and a picture."""
+    numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
+    for option, number in numbers.items():
+        check(f"--{option}", number, int | None)
     choices = read_pairs(set_ or [])
     for name, value in (("engine", engine), ("precision", precision)):
         chosen = value != getattr(Learner, name)
@@ -202,10 +208,11 @@ def _every(methods: list[str]) -> list[str]:
 def _check_list(jobs: list[Job]) -> None:
     if jobs[0].memory < 0:
         raise InputError(f"--memory must be zero or more, not {jobs[0].memory}")
-    names = [job.folder_name for job in jobs]
+    asked = set()
     for job in jobs:
-        if names.count(job.folder_name) > 1:
+        if job.folder_name in asked:
             raise InputError(f"{job.method!r} is asked for twice")
+        asked.add(job.folder_name)
 
 
 def _execute_all(jobs: list[Job], how: How, at_once: int, as_json: bool) -> list[Result]:
@@ -226,16 +233,16 @@ def _show(results: list[Result], out: Path) -> None:
 
     printed.print(rich_table(*tables.grid(tables.summarise(results))))
     if len(results) == 1:
-        typer.echo(f"run folder  {results[0].out}")
+        say(f"run folder  {results[0].out}")
     try:
         from onepass.report import figures
     except ImportError as missing:
-        messages.print(f"no picture: {missing}")
+        messages.print(plain(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
     folders = [Path(result.out) for result in results]
     figures.accuracy(folders, picture, kind="both" if len(folders) > 1 else "curves")
-    typer.echo(f"picture     {picture}")
+    say(f"picture     {picture}")
 
 
 def read_pairs(pairs: list[str]) -> dict[str, str]:
@@ -243,9 +250,9 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InputError(f"--set takes KEY=VALUE, not {pair!r}")
+            raise InputError(f"--set takes KEY=VALUE, not {quoted(pair)}")
         if name.strip() in chosen:
-            raise InputError(f"{name.strip()} is set twice")
+            raise InputError(f"{quoted(name.strip())} is set twice")
         chosen[name.strip()] = value.strip()
     return chosen
 
@@ -253,9 +260,7 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
 def _at_once(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--jobs takes a number of runs, at least 1, or auto, not {text!r}")
-    return int(text)
+    return whole("--jobs", text, "a number of runs, at least 1, or auto")
 
 
 def _checkpoint_steps(text: str) -> CheckpointEvery:
@@ -263,8 +268,4 @@ def _checkpoint_steps(text: str) -> CheckpointEvery:
         return None
     if text == "auto":
         return "auto"
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(
-            f"--checkpoint takes a number of steps, at least 1, auto or none, not {text!r}"
-        )
-    return int(text)
+    return whole("--checkpoint", text, "a number of steps, at least 1, auto or none")

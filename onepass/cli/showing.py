@@ -11,7 +11,7 @@ import typer
 from torch import nn
 
 from onepass import registry
-from onepass.cli.base import app, one_of, printed, rich_table
+from onepass.cli.base import app, one_of, printed, rich_table, say
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
@@ -183,4 +183,4 @@ def figure(
         data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
         table = filled(parse(drawn), {"tasks": usual_tasks(data)})
         figures.stream(make(data, table, seed=seed), output)
-    typer.echo(str(output))
+    say(str(output))

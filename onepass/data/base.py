@@ -95,6 +95,11 @@ class Dataset:
     def classes(self) -> int:
         return len(self.class_names)
 
+    def samples_of_each_class(self) -> list[list[int]]:
+        """How many there are for training, and for testing."""
+        labels = (self.train_y, self.test_y)
+        return [torch.bincount(y, minlength=self.classes).tolist() for y in labels]
+
     def hold_out(self, fraction: float, seed: int = 0) -> Dataset:
         """The training data alone, split per class: for choosing settings without the test set.
 

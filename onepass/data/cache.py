@@ -17,6 +17,7 @@ import numpy as np
 from onepass.data.files import Array, Report, Split, Undecoded, class_name
 from onepass.errors import DataError, WriteError
 from onepass.files import locked
+from onepass.words import plain
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
@@ -153,7 +154,7 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         partial.mkdir()
     try:
         count = len(undecoded.train.labels) + len(undecoded.test.labels)
-        with _progress(f"decoding {folder.name}", count) as report:
+        with _progress(f"decoding {plain(folder.name)}", count) as report:
             for name, part in (("train", undecoded.train), ("test", undecoded.test)):
                 _write(partial, name, part, report)
         _describe(partial, fingerprint, undecoded)
@@ -214,10 +215,11 @@ def _progress(what: str, total: int) -> Any:
     """A bar on standard error; without rich, none."""
     try:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
     except ImportError:
         return nullcontext(lambda done: None)
-    return _bar(Progress(console=Console(stderr=True)), what, total)
+    return _bar(Progress(console=Console(stderr=True)), escape(what), total)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from onepass.report.tables import Spread, grouped, summarise
 from onepass.result import Result
 from onepass.scoring import Point
 from onepass.streams import Stream
+from onepass.words import plain
 
 KINDS = ("both", "bars", "curves")
 FEW = 6  # methods that fit in a picture of the usual width, with the legend inside
@@ -36,7 +37,8 @@ STYLE: Any = {
     "grid.alpha": 0.3,
     "savefig.dpi": 150,
     "svg.hashsalt": "onepass",
-    "text.parse_math": False,  # a name may have dollars in it
+    "text.parse_math": False,  # names may have dollars in them
+    "text.usetex": False,
 }
 
 
@@ -86,7 +88,7 @@ def _needed(run: RunFolder) -> Result:
 def _name(result: Result, several: bool, common: set[str]) -> str:
     own = [word for word in result.variant.split() if word not in common]
     where = [f"({result.dataset}, {result.memory})"] if several else []
-    return " ".join([result.method, *own, *where])
+    return plain(" ".join([result.method, *own, *where]))
 
 
 def _colours(count: int) -> Sequence[Any]:

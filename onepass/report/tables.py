@@ -13,9 +13,14 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from onepass.data.catalogue import CATALOGUE
 from onepass.errors import InputError
 from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
+from onepass.words import plain
+
+NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.ASCII)
+PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Row:
     steps_per_second: float
     trained: float
     scored: float
+    paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
 
 
 def read(folder: Path) -> list[Result]:
@@ -150,6 +156,22 @@ def _row(group: list[Result]) -> Row:
         steps_per_second=mean(result.steps_per_second for result in group),
         trained=first.trained_per_sample,
         scored=first.scored_per_sample,
+        paper_dataset=first.dataset_identity if all(map(as_in_the_paper, group)) else None,
+    )
+
+
+def as_in_the_paper(result: Result) -> bool:
+    """Whether a run learned what published figures are of: all of a dataset, in the paper's number
+    of tasks, batch by batch of ten. Data are known by their place in the catalogue and by how many
+    samples of each class there are, never by the name of a file; a result that does not record all
+    that is of an older version, and is not known to be."""
+    entry = CATALOGUE.get(result.dataset_identity)
+    return (
+        entry is not None
+        and result.samples == [list(entry.train), list(entry.test)]
+        and (result.stream, result.batch) == (PAPER_STREAM, PAPER_BATCH)
+        and result.tasks == entry.tasks
+        and result.boundaries
     )
 
 
@@ -162,7 +184,8 @@ def grid(
     if published:
         figures = published_accuracies()
         for row, line in zip(rows, lines, strict=True):
-            line["published"] = figures.get((row.method, row.dataset, row.memory), "-")
+            key = (row.method, row.paper_dataset or "", row.memory)
+            line["published"] = figures.get(key, "-")
     if not any(row.variant for row in rows):
         for line in lines:
             del line["variant"]
@@ -175,9 +198,9 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
     passes = {"trained/sample": f"{row.trained:.1f}", "scored/sample": f"{row.scored:.1f}"}
     together = " + ".join(passes.values()) if row.scored else passes["trained/sample"]
     return {
-        "method": row.method,
-        "variant": row.variant,
-        "dataset": row.dataset,
+        "method": plain(row.method),
+        "variant": plain(row.variant),
+        "dataset": plain(row.dataset),
         "memory": str(row.memory),
         **(_numbers(measured) if apart else shown),
         "n": str(row.runs),
@@ -212,11 +235,14 @@ def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     |---|---|
     | er | 5 |
     """
-    lines = [header, ["---"] * len(header), *body]
-    rule = "|" + "---|" * len(header)
-    text = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
-    text[1] = rule
-    return "\n".join(text) + "\n"
+    first, *others = ["| " + " | ".join(map(_in_markdown, line)) + " |" for line in (header, *body)]
+    return "\n".join([first, "|" + "---|" * len(header), *others]) + "\n"
+
+
+def _in_markdown(cell: str) -> str:
+    """Nothing in a cell ends it, sets it in another way, or is HTML. Underscores inside of words
+    and lone ampersands mean nothing and stay as they are."""
+    return re.sub(r"[\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)", r"\\\g<0>", cell)
 
 
 def latex(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -231,22 +257,41 @@ def latex(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     \\bottomrule
     \\end{tabular}
     """
-
-    def cell(text: str) -> str:
-        escaped = re.sub(r"[_%&#{}$]", r"\\\g<0>", text).replace("^", r"\^{}")
-        return f"${escaped.replace('±', chr(92) + 'pm')}$" if "±" in escaped else escaped
-
-    lines = [" & ".join(cell(one) for one in line) + r" \\" for line in (header, *body)]
+    lines = [" & ".join(map(_in_latex, line)) + r" \\" for line in (header, *body)]
     rows = [r"\begin{tabular}{" + "l" * len(header) + "}", r"\toprule", lines[0], r"\midrule"]
     return "\n".join([*rows, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+LATEX = {
+    **{letter: rf"\{letter}" for letter in "_%&#{}$"},
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # would belong to the end of the line before
+    "±": r"$\pm$",
+}
+
+
+def _in_latex(cell: str) -> str:
+    escaped = "".join(LATEX.get(letter, letter) for letter in cell)
+    return re.sub(r"([\d.]+) \$\\pm\$ ([\d.]+)", r"$\1 \\pm \2$", escaped)
 
 
 def comma_separated(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(body)
+    for line in (header, *body):
+        writer.writerow(map(_in_a_spreadsheet, line))
     return text.getvalue()
+
+
+def _in_a_spreadsheet(cell: str) -> str:
+    """A text that would be taken for a formula is marked as one, by the sign that spreadsheets
+    have for that."""
+    formula = cell.startswith(("=", "+", "-", "@")) and cell != "-"
+    return f"'{cell}" if formula and not NUMBER.fullmatch(cell) else cell
 
 
 FORMATS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], str]] = {

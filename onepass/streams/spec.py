@@ -11,6 +11,7 @@ from onepass.settings import check, read
 from onepass.streams.base import Stream
 from onepass.streams.classes import Tasks
 from onepass.streams.registry import STREAMS
+from onepass.words import quoted
 
 USUAL = "class-incremental"  # the stream of a table that names none
 
@@ -29,12 +30,13 @@ def parse(text: str) -> dict[str, Any]:
     for pair in filter(None, rest.split(",")):
         key, equals, value = (piece.strip() for piece in pair.partition("="))
         if not equals:
-            raise InputError(f"a stream is NAME:KEY=VALUE,…; {pair!r} is not KEY=VALUE")
+            raise InputError(f"a stream is NAME:KEY=VALUE,…; {quoted(pair)} is not KEY=VALUE")
         if key not in valid:
             raise UnknownNameError(f"key of stream {table['stream']!r}", key, valid)
         if key in table:
-            raise InputError(f"{key} is said twice in {text!r}")
+            raise InputError(f"{key} is said twice in {quoted(text)}")
         table[key] = read(key, value, _plain(valid[key]))
+        check(key, table[key], _plain(valid[key]))
     return table
 
 

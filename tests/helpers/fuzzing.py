@@ -1,4 +1,4 @@
-"""Cases drawn from seeds: a few of each kind in the suite, as many as time allows in `make fuzz`.
+"""Cases drawn from seeds: a few of each kind in the suite, all that time allows in `make fuzz`.
 
 A kind is a function of a generator that makes one case, tries it, and raises if what should hold
 does not. It must neither leave files behind nor depend on cases before it, so that the seed in the
@@ -14,13 +14,15 @@ Case = Callable[[random.Random], None]
 
 
 def fuzz(kind: str, a_case: Case, few: int) -> None:
-    """`few` cases, or all that fit into $FUZZ_SECONDS; how many is printed."""
+    """`few` cases, or all that fit into $FUZZ_SECONDS; how many is printed, also when one fails."""
     seconds = float(os.environ.get("FUZZ_SECONDS", "0"))
-    end, count = time.monotonic() + seconds, 0
-    while time.monotonic() < end if seconds else count < few:
-        once(f"{kind} {count}", a_case)
-        count += 1
-    print(f"\n{kind}: {count} cases", flush=True)
+    began, count = time.monotonic(), 0
+    try:
+        while time.monotonic() < began + seconds if seconds else count < few:
+            once(f"{kind} {count}", a_case)
+            count += 1
+    finally:
+        print(f"\n{kind}: {count} cases in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def once(seed: str, a_case: Case) -> None:

@@ -6,10 +6,12 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from xml.etree import ElementTree
 
+import formats
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,8 @@ from command import Done, onepass
 from PIL import Image
 
 import onepass as package
+from onepass.data.catalogue import CATALOGUE
+from onepass.report import tables
 
 METHODS = ("finetune", "er", "joint")
 
@@ -249,11 +253,81 @@ def test_brackets_stay_in_a_table(runs: Path, tmp_path: Path) -> None:
     assert "pets [old]" in onepass("table", tmp_path).out
 
 
+def named(runs: Path, folder: Path, name: str) -> Path:
+    """A folder of one run whose dataset has that name."""
+    shutil.copytree(runs / "er-synthetic-m100-s0", folder / "er")
+    changed(folder / "er", dataset=name)
+    return folder
+
+
 def test_letters_that_mean_something_to_a_format_are_escaped(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
-    changed(tmp_path / "er", dataset="a|b_c&d#e")
+    named(runs, tmp_path, "a|b_c&d#e")
     assert r"| a\|b_c&d#e |" in onepass("table", tmp_path, "--format", "markdown").out
     assert r"& a|b\_c\&d\#e &" in onepass("table", tmp_path, "--format", "latex").out
+
+
+@pytest.mark.parametrize(
+    ("name", "markdown", "latex", "in_csv"),
+    [
+        ("a\\|b", r"a\\\|b", r"a\textbackslash{}|b", "a\\|b"),
+        ("<b>&lt;", r"\<b\>\&lt;", r"\textless{}b\textgreater{}\&lt;", "<b>&lt;"),
+        ("_x_ *y*", r"\_x\_ \*y\*", r"\_x\_ {*}y{*}", "_x_ *y*"),
+        ("[2cm]~$x^2", r"\[2cm\]\~\$x^2", r"{[}2cm]\textasciitilde{}\$x\textasciicircum{}2", None),
+        ("=1+1", "=1+1", "=1+1", "'=1+1"),
+        ("@SUM(A1)", "@SUM(A1)", "@SUM(A1)", "'@SUM(A1)"),
+        ("-1+1", "-1+1", "-1+1", "'-1+1"),
+        ("-1.5", "-1.5", "-1.5", "-1.5"),
+        ("a\nb", r"a\\nb", r"a\textbackslash{}nb", r"a\nb"),
+    ],
+)
+def test_a_cell_is_text_for_whatever_reads_the_table(
+    name: str, markdown: str, latex: str, in_csv: str | None, runs: Path, tmp_path: Path
+) -> None:
+    named(runs, tmp_path, name)
+    made = {form: onepass("table", tmp_path, "--format", form).out for form in tables.FORMATS}
+    assert f"| {markdown} |" in made["markdown"]
+    assert f"& {latex} &" in made["latex"]
+    assert [row["dataset"] for row in rows(made["csv"])] == [in_csv or name]
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\u202e[/red] :cat: $\\frac$"
+HARMLESS = r"\x1b[2J\x1b]0;owned\x07\r\u202e[/red] :cat: $\frac$"
+
+
+def test_names_do_nothing_in_a_table_or_a_picture(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "finetune-synthetic-m100-s0", tmp_path / "finetune")
+    named(runs, tmp_path, HOSTILE)
+    for form in ("text", "csv"):
+        done = onepass("table", tmp_path, "--format", form)
+        assert done.status == 0, done.err
+        assert HARMLESS in done.out
+    for suffix in ("svg", "png", "pdf"):
+        picture = tmp_path / f"picture.{suffix}"
+        done = onepass("figure", "accuracy", tmp_path, "-o", picture)
+        assert done.status == 0, done.err
+    drawing = (tmp_path / "picture.svg").read_text()
+    assert ElementTree.fromstring(drawing).tag.endswith("svg")
+    assert "owned" in drawing and "\x1b" not in drawing
+
+
+def test_what_is_named_by_bytes_that_are_no_text_can_be_run_and_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    vectors = {"x": np.eye(4, dtype=np.float32).repeat(20, axis=0), "y": np.arange(80) // 20}
+    np.savez(folder / "caf\udce9\x1b.npz", **vectors)
+    job = ("er", "--dataset", folder / "caf\udce9\x1b.npz", "--test-fraction", 0.5, "--tasks", 2)
+    done = onepass("run", *job, "--out", folder / "runs")
+    assert done.status == 0, done.err
+    (run,) = (folder / "runs").glob("*/")
+    assert run.name.startswith(r"er-caf\udce9\x1b-m100-s0-")
+    assert rf"{tmp_path}/\udcff/runs/{run.name}" in done.out
+    assert r"caf\udce9\x1b" in onepass("table", folder).out
+    assert onepass("figure", "accuracy", folder, "-o", folder / "a.svg").status == 0
+    (record,) = results(folder)
+    assert r"\udcff" in record["out"]
+    assert onepass("run", *job, "--resume", "--out", folder / "runs").status == 0
+    (folder / "pictures").mkdir()
+    assert r"\udcff" in onepass("predict", run / "checkpoint.pt", folder / "pictures").error
 
 
 def test_a_picture_of_many_methods_has_a_colour_for_each(runs: Path, tmp_path: Path) -> None:
@@ -325,19 +399,81 @@ def test_without_variants_there_is_no_column_for_them(runs: Path, tmp_path: Path
     assert row["n"] == "1"
 
 
+AS_IN_THE_PAPER = {
+    "method": "gsa",
+    "dataset": "cifar100",
+    "dataset_identity": "cifar100",
+    "samples": [[500] * 100, [100] * 100],
+    "stream": "class-incremental",
+    "tasks": 10,
+    "batch": 10,
+    "memory": 1000,
+}
+
+
+def published(folder: Path) -> str:
+    """What stands beside the only row."""
+    (row,) = rows(onepass("table", folder, "--format", "csv", "--against", "published").out)
+    return row["published"]
+
+
 def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "gsa-cifar100-m1000-s0"
-    shutil.copytree(runs / "er-synthetic-m100-s0", folder)
-    result = json.loads((folder / "result.json").read_text())
-    result |= {"method": "gsa", "dataset": "cifar100", "memory": 1000}
-    (folder / "result.json").write_text(json.dumps(result))
-    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
-    done = onepass("table", tmp_path, "--format", "csv", "--against", "published")
-    ours, theirs = rows(done.out)
-    assert ours["published"] == "-"
-    assert "31.4 ± 0.2" in theirs["published"]
-    assert "gsa-paper" in theirs["published"]
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
+    changed(tmp_path / "gsa", **AS_IN_THE_PAPER)
+    assert "31.4 ± 0.2" in published(tmp_path)
+    assert "gsa-paper" in published(tmp_path)
     assert "published" not in onepass("table", tmp_path, "--format", "csv").out
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dataset_identity": "/home/me/cifar100.npz"},
+        {"samples": [[500] * 99 + [499], [100] * 100]},
+        {"samples": [[450] * 100, [50] * 100]},  # --validation 0.1
+        {"samples": []},  # a version that did not record them
+        {"stream": "long-tail"},
+        {"tasks": 20},
+        {"batch": 64},
+        {"boundaries": False},
+        {"memory": 1001},
+        {"method": "er-ace"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_no_figure_stands_beside_a_run_of_something_else(
+    other: dict[str, object], runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
+    changed(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
+    assert published(tmp_path) == "-"
+
+
+def test_a_dataset_is_known_by_what_it_holds_and_not_by_a_file_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MNIST, were it this small; the same images in a file of the user's own; and not all."""
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    small = replace(CATALOGUE["mnist"], train=(6,) * 10, test=(2,) * 10)
+    monkeypatch.setitem(CATALOGUE, "mnist", small)
+    images = formats.noise(10, (1, 28, 28), train=6, test=2)
+    formats.write_idx(tmp_path / "whole/mnist", images)
+    fewer = images._replace(test_x=images.test_x[:-1], test_y=images.test_y[:-1])
+    formats.write_idx(tmp_path / "part/mnist", fewer)
+    np.savez(tmp_path / "mnist.npz", **images._asdict())
+    found = {}
+    for name, dataset in {
+        "whole": ("mnist", "--data-root", tmp_path / "whole"),
+        "part": ("mnist", "--data-root", tmp_path / "part"),
+        "file": (tmp_path / "mnist.npz",),
+        "batch": ("mnist", "--data-root", tmp_path / "whole", "--batch", 5),
+    }.items():
+        out = tmp_path / "runs" / name
+        done = onepass("run", "er", "--dataset", *dataset, "--json", "--out", out)
+        assert done.status == 0, done.err
+        found[name] = published(out)
+    assert "78.7" in found.pop("whole")
+    assert set(found.values()) == {"-"}
 
 
 def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Words that others wrote (names, paths, what was typed), made fit to be shown.
+
+A class may be named after a terminal's escape sequence, a file after bytes that are no text. What
+shows such a word shows it on one line and lets it do nothing.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import unicodedata
+
+LONGEST = 200  # letters of a value in a message
+READABLE = "onepass.readable"  # a name for `errors=` of an encoding
+PLAINER = {"±": "+-", "…": "..."}
+
+
+def plain(text: str) -> str:
+    r"""The same text with everything that is not to be seen written as an escape: control
+    characters, line ends, changes of direction, bytes that are no text.
+
+    >>> print(plain("a\x1b[31mred\r\n"), plain("Größe 猫"))
+    a\x1b[31mred\r\n Größe 猫
+    """
+    return text if text.isprintable() else "".join(map(_seen, text))
+
+
+def _seen(letter: str) -> str:
+    if letter.isprintable() or unicodedata.category(letter) == "Zs":  # spaces of other scripts
+        return letter
+    return letter.encode("unicode_escape").decode()
+
+
+def quoted(value: object) -> str:
+    """As Python writes it; the middle is left out of what is very long.
+
+    >>> quoted("er"), quoted(10**5000)
+    ("'er'", 'a number of 16610 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except ValueError:  # a number that Python refuses to write is inside
+        return f"a {type(value).__name__} with a number of thousands of digits"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    cut = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:cut]}...{text[-cut:]}"
+
+
+def _readable(problem: UnicodeError) -> tuple[str, int]:
+    """For an encoding that does not have a letter: something like it, or its number."""
+    if not isinstance(problem, UnicodeEncodeError):
+        raise problem
+    letters = problem.object[problem.start : problem.end]
+    return "".join(PLAINER.get(one) or ascii(one)[1:-1] for one in letters), problem.end
+
+
+codecs.register_error(READABLE, _readable)
+
+
+def _say_plainly(record: logging.LogRecord) -> bool:
+    """Warnings quote paths and names, and go to a terminal too."""
+    record.msg, record.args = plain(record.getMessage()), ()
+    return True
+
+
+logging.getLogger("onepass").addFilter(_say_plainly)
