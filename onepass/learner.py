@@ -7,6 +7,7 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from onepass.turns import Turns
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 DIMENSIONS = {"uint8": 3, "float32": 1}  # of images, of vectors
 MOST_STEPS = 2**62
-LARGEST_SIDE = 2**31
+LARGEST_SAMPLE = 2**28  # values
 NEW = ("steps", "book")  # what a state has at any time
 BEGUN = (
     *NEW,
@@ -293,9 +294,11 @@ class Learner(Steps, Training, ABC):
             book = self._book_of(state)
             try:
                 self._become(state, book, compared=True)
-            except BaseException:
+            except BaseException as problem:
                 self._trainer, self.steps = None, 0
-                raise
+                if isinstance(problem, CheckpointError) or not isinstance(problem, Exception):
+                    raise
+                raise CheckpointError(f"the state does not fit: {problem}") from problem
             self.book = book
 
     def check_finite(self) -> None:
@@ -332,8 +335,8 @@ class Learner(Steps, Training, ABC):
 
     def _diverged(self, what: str) -> TrainingError:
         return TrainingError(
-            f"{what} at step {self.steps}: learning has diverged; lower lr ({self.lr:g}), or give "
-            "smaller features. What was saved before is as it was"
+            f"{what} at step {self.steps}: learning has diverged. A smaller lr ({self.lr:g} now) or "
+            "smaller features may help; what was saved before is as it was"
         )
 
     def _book_of(self, state: dict[str, Any]) -> ClassBook:
@@ -345,15 +348,7 @@ class Learner(Steps, Training, ABC):
         book = ClassBook.from_state(state["book"], self.gap, steps)
         if steps:
             expect_kind(state["finished"], bool, "finished")
-            expect_kind(state["dtype"], str, "dtype")
-            if state["dtype"] not in DTYPES:
-                raise CheckpointError(f"dtype is {state['dtype']!r}, not {' or '.join(DTYPES)}")
-            expect_kind(state["shape"], list, "shape")
-            for side in state["shape"]:
-                expect_kind(side, int, "shape")
-                expect_number(side, 1, LARGEST_SIDE, "shape")
-            if len(state["shape"]) != DIMENSIONS[state["dtype"]]:
-                raise CheckpointError(f"shape is {state['shape']} for {state['dtype']} samples")
+            _expect_samples(state["shape"], state["dtype"], state["parts"])
         return book
 
     def _become(self, state: dict[str, Any], book: ClassBook, *, compared: bool) -> None:
@@ -426,10 +421,11 @@ class Learner(Steps, Training, ABC):
         if not self.steps:
             return None
         batch, book, trainer = labels.tolist(), self.book, self.trainer
-        grows = len(book.labels) + book.arrivals(batch) > trainer.model.head.capacity
-        if grows or book.boundary_due(batch) or trainer.may_fail_late:
-            return self._whole()
-        return None
+        needed = trainer.may_fail_late
+        if unseen := book.arrivals(batch):
+            grows = len(book.labels) + unseen > trainer.model.head.capacity
+            needed = needed or grows or book.boundary_due(batch)
+        return self._whole() if needed else None
 
     def _withdraw(self, mark: tuple[int, int, int, int], whole: Whole | None) -> None:
         """A step has failed, and the trainer has undone what it had done: what came with its batch
@@ -497,6 +493,25 @@ class Learner(Steps, Training, ABC):
             normalise=trainer.views.normalise,
             scorer=self._scorer[1],
         )
+
+
+def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
+    """What samples are, which decides how large everything becomes: before it is made."""
+    expect_kind(dtype, str, "dtype")
+    if dtype not in DTYPES:
+        raise CheckpointError(f"dtype is {dtype!r}, not {' or '.join(DTYPES)}")
+    expect_kind(shape, list, "shape")
+    for side in shape:
+        expect_kind(side, int, "shape")
+        expect_number(side, 1, LARGEST_SAMPLE, "shape")
+    if len(shape) != DIMENSIONS[dtype] or math.prod(shape) > LARGEST_SAMPLE:
+        raise CheckpointError(f"shape is {shape} for {dtype} samples")
+    expect_kind(parts, dict, "parts")
+    for name, part in parts.items():
+        if isinstance(part, dict) and {"size", "x", "y"} <= part.keys():  # a memory
+            held = list(part["x"].shape[1:]) if isinstance(part["x"], Tensor) else None
+            if held != shape:
+                raise CheckpointError(f"shape is {shape}, but parts.{name}.x holds {held}")
 
 
 @torch.no_grad()

@@ -138,7 +138,7 @@ class Steps(ABC):
     def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
         """Offers the batch to the memory. Nothing in the rest of a step may depend on it before
         the next `descend`: a captured step does both at the same time, any other lets the batch in
-        when the gradients are there and nothing can fail any more."""
+        when the network has moved and nothing can fail any more."""
         into = self.store if store is None else store
         self.trainer.let_in(into, lambda: into.add(x, y, **fields), x, y, *fields.values())
 

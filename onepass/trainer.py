@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onepass import devices, engine, optimise
 from onepass.compare import expect_alike, expect_keys, expect_kind
 from onepass.engine import StepFunction
-from onepass.errors import CheckpointError
+from onepass.errors import CheckpointError, TrainingError
 from onepass.memory import Store
 from onepass.nets import (
     Aside,
@@ -198,9 +198,10 @@ class Trainer:
         """Whether a step may fail when the network has moved: its method asks the network again
         then, as far as one step has shown, and the network is not one of ours, which answer
         whenever they have answered before. (A graph asks nobody.)"""
+        if self._has_run and not self._asked_again:
+            return False
         ours = type(self.model.body).__module__.startswith("onepass.")
-        asks = self._asked_again or not self._has_run
-        return asks and not ours and isinstance(self._engine, engine.Eager)
+        return not ours and isinstance(self._engine, engine.Eager)
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Executes a step, eagerly or as a graph. One that fails before the network has moved
@@ -237,7 +238,10 @@ class Trainer:
 
     def finish(self) -> None:
         """What was to be let in is in."""
-        self._let_in_now()
+        for store, work in self._waiting:
+            store.open()
+            work()
+        self._waiting.clear()
         self.aside.wait()
 
     def forget(self) -> None:
@@ -246,12 +250,6 @@ class Trainer:
             store.open()
         self._waiting.clear()
         self.aside.forget()
-
-    def _let_in_now(self) -> None:
-        for store, work in self._waiting:
-            store.open()
-            work()
-        self._waiting.clear()
 
     def _mark(self) -> Mark:
         return Mark(
@@ -287,14 +285,16 @@ class Trainer:
         self._update()
 
     def _update(self) -> None:
-        self._let_in_now()
+        try:
+            self.optimizer.step()
+        except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
+            raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
         self._asked_again |= self._moved
         self._moved = self._in_step
-        self.optimizer.step()
         self.model.head.restore()  # rows that are spare or frozen stay where they are
         for part in self.parts.values():
             part.follow()
-        self.aside.wait()
+        self.finish()
 
     # ---- classes
 

@@ -77,7 +77,7 @@ def batch(labels, seed=0):
 
 def taught(key, gap=9, net=None):
     kind = registry.get(key).learner
-    small = {"memory": 12, **REPLAYING, **{name: 1 for name in kind.quick}}
+    small = {"memory": 12, **REPLAYING, **dict.fromkeys(kind.quick, 1)}
     chosen = {name: value for name, value in small.items() if name in kind.setting_names()}
     learner = kind(net=net or Fragile(), gap=gap, device="cpu", seed=1, **chosen)
     for seed, labels in enumerate(FIRST):
