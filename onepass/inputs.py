@@ -72,6 +72,8 @@ def as_labels(y: Any, count: int) -> Tensor:
     if labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"y must hold whole numbers, not {labels.dtype}")
     labels = labels.cpu()
+    if labels.is_floating_point():
+        labels = labels.double()  # some of the small kinds cannot compute
     whole = labels.long()
     if labels.is_floating_point():
         fractional = ~torch.isfinite(labels) | (labels != labels.trunc())

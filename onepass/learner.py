@@ -22,7 +22,13 @@ from onepass import checkpoint, files, inputs
 from onepass.classbook import ClassBook
 from onepass.compare import expect_keys, expect_kind, expect_number
 from onepass.copies import Copy
-from onepass.errors import CheckpointError, InputError, NotFittedError, TrainingError
+from onepass.errors import (
+    CheckpointError,
+    InputError,
+    NotFittedError,
+    OnepassError,
+    TrainingError,
+)
 from onepass.memory import Store
 from onepass.nets import Head
 from onepass.parts import Images, Part, Preset, Step
@@ -335,8 +341,8 @@ class Learner(Steps, Training, ABC):
 
     def _diverged(self, what: str) -> TrainingError:
         return TrainingError(
-            f"{what} at step {self.steps}: learning has diverged. A smaller lr ({self.lr:g} now) or "
-            "smaller features may help; what was saved before is as it was"
+            f"{what} at step {self.steps}: learning has diverged. A smaller lr (now {self.lr:g}) "
+            "or smaller features may help; what was saved before is as it was"
         )
 
     def _book_of(self, state: dict[str, Any]) -> ClassBook:
@@ -367,18 +373,23 @@ class Learner(Steps, Training, ABC):
 
     def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._trainer = None
-        made = Trainer(
-            self,
-            shape,
-            dtype,
-            make_head=self.make_head,
-            extra_modules=self.extra_modules,
-            capturable=self.capturable,
-        )
-        self._trainer = made
+        try:
+            self._trainer = Trainer(
+                self,
+                shape,
+                dtype,
+                make_head=self.make_head,
+                extra_modules=self.extra_modules,
+                capturable=self.capturable,
+            )
+        except OnepassError:
+            raise
+        except Exception as problem:  # whatever the net does with samples that are not for it
+            told = " ".join(str(problem).split())
+            raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
-            made.parts = self._parts()
+            self._trainer.parts = self._parts()
         except BaseException:
             self._trainer = None
             raise

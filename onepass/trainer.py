@@ -30,7 +30,7 @@ from onepass.nets import (
     preprocessing,
     refresh,
 )
-from onepass.nets.fast.parallel import capturing
+from onepass.nets.fast import parallel
 from onepass.parts import Part, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
@@ -208,7 +208,7 @@ class Trainer:
         leaves everything as it was."""
 
         def whole(x: Tensor, y: Tensor) -> Step:
-            before = None if capturing(x) else self._mark()  # a capture moves nothing
+            before = None if parallel.capturing(x) else self._mark()  # a capture moves nothing
             self._in_step = True
             try:
                 done = step(x, y)
@@ -229,7 +229,7 @@ class Trainer:
         """Does the work, which lets a batch into the store and reads the tensors `used`, by the end
         of the next `descend` or of the step."""
         store.close()
-        if capturing(used[0]):
+        if parallel.capturing(used[0]):
             store.open()
             self.aside.start(work, *used, ended=store.open)
             store.close()

@@ -200,4 +200,4 @@ def expect_refusal_to_leave_no_trace(content: dict[str, Any]) -> None:
 
 
 def test_changed_checkpoints() -> None:
-    fuzz("checkpoints", a_case, few=30)
+    fuzz("checkpoints", a_case, few=20)
