@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from onepass import devices, registry
+from onepass.compare import expect_kind, expect_number
 from onepass.errors import CheckpointError, InputError
 from onepass.files import write_atomically
 from onepass.parts import Images
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
 FORMAT = "onepass"
 VERSION = 1
+MOST_IMAGES = 2**62
 
 
 def content(learner: Learner) -> dict[str, Any]:
-    """What a file must hold to make this learner again: plain values and tensors."""
+    """What a file must hold to make this learner again: plain values and tensors. A learner that
+    has diverged has none: nothing would come of it, and a file that is good would be lost."""
     if "key" not in vars(type(learner)):
         raise InputError(
             f"{type(learner).__name__} cannot be saved: a file names its method, and this class "
@@ -33,6 +36,7 @@ def content(learner: Learner) -> dict[str, Any]:
         name: None if isinstance(value, nn.Module) else value  # files hold no code
         for name, value in learner.get_params().items()
     }
+    learner.check_finite()
     return {
         "method": learner.key,
         "settings": settings,
@@ -74,7 +78,18 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has checkpoint version {found.get('version')}; this onepass reads {VERSION}"
         )
+    if not _is_plain(found.get("settings")):
+        raise CheckpointError(f"{path} is not a onepass checkpoint: its settings are none")
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    """What can be compared with settings, as a tensor cannot."""
+    if type(value) is dict:
+        return all(map(_is_plain, (*value, *value.values())))
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (str, int, float, bool)
 
 
 def restored(
@@ -83,25 +98,55 @@ def restored(
     """The learner in the content of a checkpoint; `path` names it in errors."""
     where = devices.resolve(device)
     try:
-        settings: dict[str, Any] = {**content["settings"], "device": device}
-        if settings["engine"] == "graph" and where.type != "cuda":
-            settings["engine"] = "auto"  # made on a GPU, opened where there is none
-        info = registry.get(content["method"])
-        if net is not None:
-            settings["net"] = net
-        elif settings["net"] is None:
-            raise CheckpointError(
-                f"{path} was made with a network of its own: open it with net=that network"
-            )
-        learner = info.learner.configured(**settings)
-        learner.load_state_dict(content["state"])
-        learner.spent = {purpose: Images(*n) for purpose, n in content["spent"].items()}
-    except CheckpointError:
-        raise
+        settings = _settings(content, where, device=device, net=net)
+        if settings["net"] is not None:
+            return _made(content, settings)
     except Exception as problem:  # whatever a file that fits nothing leads to
         what = "this onepass" if net is None else "the network that was given"
-        raise CheckpointError(f"{path} does not fit {what}: {problem}") from None
+        told = " ".join(str(problem).split())  # torch tells some of its own in several lines
+        raise CheckpointError(f"{path} does not fit {what}: {told}") from None
+    raise CheckpointError(
+        f"{path} was made with a network of its own: open it with net=that network"
+    )
+
+
+def _settings(
+    content: dict[str, Any], where: torch.device, **here: str | nn.Module | None
+) -> dict[str, Any]:
+    """Those of the file, but for what is chosen anew where it is opened."""
+    for name, kind in (("method", str), ("settings", dict), ("state", dict), ("spent", dict)):
+        expect_kind(content.get(name), kind, name)
+    settings = {**content["settings"], **{key: one for key, one in here.items() if one is not None}}
+    if settings["engine"] == "graph" and where.type != "cuda":
+        settings["engine"] = "auto"  # made on a GPU, opened where there is none
+    return settings
+
+
+def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
+    learner = registry.get(content["method"]).learner.configured(**settings)
+    learner.load_state_dict(content["state"])
+    if content.get("class_names") is not None:
+        _expect_names(content["class_names"], learner.classes)
+    learner.spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
     return learner
+
+
+def _expect_names(names: Any, labels: list[int]) -> None:
+    """One for each label of a run's dataset."""
+    expect_kind(names, list, "class_names")
+    for name in names:
+        expect_kind(name, str, "class_names")
+    for label in labels:
+        expect_number(label, 0, len(names) - 1, "a label, which class_names has to name,")
+
+
+def _images(counts: Any, purpose: str) -> Images:
+    expect_kind(purpose, str, "spent")
+    expect_kind(counts, list, f"spent.{purpose}")
+    for count in counts:
+        expect_kind(count, int, f"spent.{purpose}")
+        expect_number(count, 0, MOST_IMAGES, f"spent.{purpose}")
+    return Images(*counts)
 
 
 def open_learner(

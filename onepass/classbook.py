@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from onepass.compare import expect_alike, expect_kind, expect_number
+from onepass.errors import CheckpointError
+
+LARGEST_LABEL = 2**63 - 1
 
 
 @dataclass
@@ -56,23 +61,36 @@ class ClassBook:
         self.task += 1
         return True
 
+    def arrivals(self, batch: Iterable[int]) -> int:
+        """How many classes of a batch have not been seen."""
+        return len(set(batch).difference(self.row_of))
+
     def mark(self) -> tuple[int, int, int, int]:
         """Where the book is now, for `back_to`."""
         return len(self.labels), self.task, self.quiet, self.batches
 
     def back_to(self, mark: tuple[int, int, int, int]) -> None:
-        """Takes a batch out again that was entered since. A boundary before it stays: the task that
-        it began has had no batch yet."""
-        known, task, self.quiet, batches = mark
+        """Takes a batch out again that was entered since."""
+        known, self.task, self.quiet, self.batches = mark
         for label in self.labels[known:]:
             del self.row_of[label]
         del self.labels[known:]
-        self.batches = batches if self.task == task else 0
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> ClassBook:
-        """As it was; every entry must be there."""
-        return cls(**{one.name: state[one.name] for one in fields(cls)})
+    def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassBook:
+        """As it was after so many steps; unless it cannot have been so."""
+        expect_alike(state, cls(gap).state_dict(), "book")
+        expect_number(state["gap"], gap, gap, "book.gap")
+        for name in ("task", "quiet", "batches"):
+            expect_number(state[name], 0, steps, f"book.{name}")
+        for label in state["labels"]:
+            expect_kind(label, int, "book.labels")
+            expect_number(label, 0, LARGEST_LABEL, "book.labels")
+        if len(set(state["labels"])) != len(state["labels"]):
+            raise CheckpointError("book.labels has a label twice")
+        if bool(state["labels"]) != (steps > 0):
+            raise CheckpointError(f"book has {len(state['labels'])} labels after {steps} steps")
+        return cls(**{**state, "labels": list(state["labels"])})

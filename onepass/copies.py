@@ -52,6 +52,10 @@ class Copy(Part):
         super().load_state_dict(state)
         self.model.load_state_dict(state["model"])
 
+    def mark(self) -> dict[str, Tensor]:
+        """Nothing: it moves after the optimiser, or between steps."""
+        return {}
+
 
 class Previous(Copy):
     """The network as it was when it was last taken, by default at each boundary.

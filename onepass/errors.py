@@ -43,6 +43,12 @@ class CheckpointError(OnepassError):
     """A file that is no checkpoint of ours, or not of this method or version."""
 
 
+class MissingEntryError(CheckpointError, KeyError):
+    """A saved state lacks an entry."""
+
+    __str__ = Exception.__str__  # a KeyError would show its text in quotes
+
+
 class WriteError(OnepassError, OSError):
     """A file could not be written; the one that was there before is still there."""
 

@@ -5,12 +5,11 @@ It is a generator; printing, recording and drawing are its customers, and listen
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 
 from onepass.devices import room_for
-from onepass.errors import InputError, TrainingError
+from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.listeners import Audience, Listener, Run
 from onepass.scoring import BEGINNING, Point, TestSet, Tick
@@ -137,8 +136,7 @@ def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) ->
 def _scored(
     tick: Tick, learner: Learner, test: TestSet, clock: _Clock, loss: float, boundary: bool
 ) -> Point:
-    if not math.isfinite(loss):
-        raise TrainingError(f"the loss of {learner.key!r} is {loss} at step {tick.step}")
+    learner.check_finite()
     with clock.scoring:
         correct, total = test.score(learner)
     found = {"boundary": boundary, "loss": loss, "correct": correct, "total": total}

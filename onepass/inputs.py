@@ -18,7 +18,7 @@ EXPECTED = (
 
 def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
-        return values.detach()
+        return _plain(values, what)
     try:
         array = np.array(values)
         if array.dtype.kind in "US":
@@ -27,6 +27,17 @@ def _tensor(values: Any, what: str) -> Tensor:
         return torch.from_numpy(array.astype(native, copy=False))
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
+
+
+def _plain(tensor: Tensor, what: str) -> Tensor:
+    """The numbers of a tensor, if it has them: those of a sparse one are not all there, those on
+    the meta device are none. What was made in inference mode is copied: a step cannot use it."""
+    dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    if not dense or tensor.device.type not in ("cpu", "cuda"):
+        odd = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        kind = f"{odd} tensor on {tensor.device.type!r}"
+        raise InputError(f"{what} must be a plain tensor on the host or a GPU, not a {kind}")
+    return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
 def as_samples(x: Any) -> Tensor:
@@ -62,6 +73,8 @@ def as_labels(y: Any, count: int) -> Tensor:
     if labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"y must hold whole numbers, not {labels.dtype}")
     labels = labels.cpu()
+    if labels.is_floating_point():
+        labels = labels.double()  # some of the small kinds cannot compute
     whole = labels.long()
     if labels.is_floating_point():
         fractional = ~torch.isfinite(labels) | (labels != labels.trunc())

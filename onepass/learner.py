@@ -7,18 +7,28 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from onepass import checkpoint, files, inputs
 from onepass.classbook import ClassBook
+from onepass.compare import expect_keys, expect_kind, expect_number
 from onepass.copies import Copy
-from onepass.errors import CheckpointError, InputError, NotFittedError
+from onepass.errors import (
+    CheckpointError,
+    InputError,
+    NotFittedError,
+    OnepassError,
+    TrainingError,
+)
 from onepass.memory import Store
 from onepass.nets import Head
 from onepass.parts import Images, Part, Preset, Step
@@ -28,6 +38,28 @@ from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+DIMENSIONS = {"uint8": 3, "float32": 1}  # of images, of vectors
+MOST_STEPS = 2**62
+LARGEST_SAMPLE = 2**28  # values
+NEW = ("steps", "book")  # what a state has at any time
+BEGUN = (
+    *NEW,
+    "finished",
+    "new",
+    "shape",
+    "dtype",
+    "model",
+    "optimizer",
+    "parts",
+    "generators",
+)
+
+
+class Whole(NamedTuple):
+    """All that learning changes, to go back to."""
+
+    state: dict[str, Any]
+    spent: dict[str, Images]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,6 +113,7 @@ class Learner(Steps, Training, ABC):
     task_ended: bool = field(init=False, repr=False, default=False)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
+    _last_loss: Tensor | None = field(init=False, repr=False, default=None)
     _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(
         init=False, repr=False, default=None
     )
@@ -119,34 +152,37 @@ class Learner(Steps, Training, ABC):
     # ---- the front door
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); whole labels."""
+        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); whole labels.
+
+        A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
         labels = inputs.as_labels(y, len(samples))
-        with self._turns.change():
+        with self._changing():
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            before = self.book.mark()
+            mark, whole = self.book.mark(), self._kept_for(labels)
             try:
                 rows = self._admit(labels)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
             except BaseException:
-                self._withdraw(before)
+                self._withdraw(mark, whole)
                 raise
             self.steps += 1
+            self._last_loss = step.loss  # looked at when someone looks, not now
         return step
 
     def end_task(self) -> None:
         """Says that the running task is over, so that what a method does then is done before it is
-        scored; `new_task` says it too."""
-        with self._turns.change():
+        scored; `new_task` says it too. If it fails, the task has not ended."""
+        with self._changing(), self._all_or_nothing():
             self._end_task()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
-        with self._turns.change():
-            self.book.told = True
+        with self._changing(), self._all_or_nothing():
             self._end_task()
+            self.book.told = True
             if self.book.close_task():
                 self._begin_task()
 
@@ -163,7 +199,7 @@ class Learner(Steps, Training, ABC):
 
     def snapshot(self) -> Predictor:
         """What the learner knows now, for other threads to predict with while it goes on."""
-        with self._turns.look():
+        with self._turns.look(), torch.inference_mode(False):
             return self._predictor().on_its_own()
 
     @property
@@ -238,13 +274,14 @@ class Learner(Steps, Training, ABC):
         was not done before."""
         if self.steps:
             raise InputError(f"this {type(self).__name__} has learned already")
-        with self._turns.change():
+        with self._changing():
             self._prepare(shape, dtype)
 
     # ---- saving
 
     def save(self, path: str | Path) -> None:
-        """Writes the learner; `onepass.open` reads it and goes on, bit for bit."""
+        """Writes the learner; `onepass.open` reads it and goes on, bit for bit. One whose learning
+        has diverged is not written: what was saved before is worth more."""
         checkpoint.write(Path(path), checkpoint.content(self))
 
     def state_dict(self) -> dict[str, Any]:
@@ -259,19 +296,24 @@ class Learner(Steps, Training, ABC):
         """Goes on where the saved learner was; this one must have learned nothing yet."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
-        with self._turns.change():
-            before, self.book = self.book, ClassBook.from_state(state["book"])
-            if not state["steps"]:
-                return
+        with self._turns.change(), torch.inference_mode(False):
+            book = self._book_of(state)
             try:
-                self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
-                self.trainer.load_state_dict(
-                    state, classes=len(self.classes), task=self.task, steps=state["steps"]
-                )
-                self.steps, self.task_ended = state["steps"], state["finished"]
-            except BaseException:
-                self._trainer, self.book, self.steps = None, before, 0
-                raise
+                self._become(state, book, compared=True)
+            except BaseException as problem:
+                self._trainer, self.steps = None, 0
+                if isinstance(problem, CheckpointError) or not isinstance(problem, Exception):
+                    raise
+                raise CheckpointError(f"the state does not fit: {problem}") from problem
+            self.book = book
+
+    def check_finite(self) -> None:
+        """Raises a TrainingError if learning has diverged. It is asked at every look (scores, a
+        snapshot, a file), not in a step, which would have to wait for the device."""
+        if self._last_loss is not None and not bool(torch.isfinite(self._last_loss)):
+            raise self._diverged(f"the loss of {self.key!r} is {float(self._last_loss)}")
+        if self.prepared:
+            self._expect_finite(self.model)
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
@@ -284,20 +326,70 @@ class Learner(Steps, Training, ABC):
 
     # ---- behind the door
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One at a time, with gradients whether or not the caller has switched them off. What is
+        made in inference mode can never be trained."""
+        if torch.is_inference_mode_enabled():
+            raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
+        with self._turns.change(), torch.enable_grad():
+            yield
+
+    def _expect_finite(self, net: nn.Module) -> None:
+        if not _all_finite(net):
+            raise self._diverged(f"the parameters of {self.key!r} are not finite")
+
+    def _diverged(self, what: str) -> TrainingError:
+        return TrainingError(
+            f"{what} at step {self.steps}: learning has diverged. A smaller lr (now {self.lr:g}) "
+            "or smaller features may help; what was saved before is as it was"
+        )
+
+    def _book_of(self, state: dict[str, Any]) -> ClassBook:
+        """The class book in a saved state, which has every entry that it must have."""
+        expect_kind(state, dict, "state")
+        steps = expect_number(state.get("steps"), 0, MOST_STEPS, "steps")
+        expect_kind(state["steps"], int, "steps")
+        expect_keys(state, BEGUN if steps else NEW, "state")
+        book = ClassBook.from_state(state["book"], self.gap, steps)
+        if steps:
+            expect_kind(state["finished"], bool, "finished")
+            _expect_samples(state["shape"], state["dtype"], state["parts"])
+        return book
+
+    def _become(self, state: dict[str, Any], book: ClassBook, *, compared: bool) -> None:
+        """Goes on where the learner was that has this state; `compared` with what it is for, if it
+        may come from elsewhere. The book is left to the caller."""
+        self._scorer = None
+        if not state["steps"]:
+            return
+        self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
+        trainer = self.trainer
+        trainer.prepare_rows(state, len(book.labels), book.task)
+        if compared:
+            trainer.expect(state, len(book.labels))
+        trainer.load_state_dict(state, state["steps"])
+        self.steps, self.task_ended = state["steps"], state["finished"]
+
     def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._trainer = None
-        made = Trainer(
-            self,
-            shape,
-            dtype,
-            make_head=self.make_head,
-            extra_modules=self.extra_modules,
-            capturable=self.capturable,
-        )
-        self._trainer = made
+        try:
+            self._trainer = Trainer(
+                self,
+                shape,
+                dtype,
+                make_head=self.make_head,
+                extra_modules=self.extra_modules,
+                capturable=self.capturable,
+            )
+        except OnepassError:
+            raise
+        except Exception as problem:  # whatever the net does with samples that are not for it
+            told = " ".join(str(problem).split())
+            raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
-            made.parts = self._parts()
+            self._trainer.parts = self._parts()
         except BaseException:
             self._trainer = None
             raise
@@ -331,24 +423,61 @@ class Learner(Steps, Training, ABC):
             return rows
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
-    def _withdraw(self, before: tuple[int, int, int, int]) -> None:
-        """A step has failed: its classes are as unknown as they were. (A boundary that was inferred
-        before it stays: what a method does at a task's end cannot be undone.)"""
+    def _whole(self) -> Whole:
+        return Whole(self.state_dict(), dict(self.spent))
+
+    def _kept_for(self, labels: Tensor) -> Whole | None:
+        """What `_withdraw` needs beside its own means, if the step of this batch fails: everything
+        where a boundary is due or the head has to grow, which is seldom; as a rule, nothing."""
+        if not self.steps:
+            return None
+        batch, book, trainer = labels.tolist(), self.book, self.trainer
+        needed = trainer.may_fail_late
+        if unseen := book.arrivals(batch):
+            grows = len(book.labels) + unseen > trainer.model.head.capacity
+            needed = needed or grows or book.boundary_due(batch)
+        return self._whole() if needed else None
+
+    def _withdraw(self, mark: tuple[int, int, int, int], whole: Whole | None) -> None:
+        """A step has failed, and the trainer has undone what it had done: what came with its batch
+        has not come either."""
         self._scorer = None
-        if not self.steps:  # nothing was learned: as if nothing had been tried
-            self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
-            return
         came = len(self.book.labels)
-        self.book.back_to(before)
-        if came > len(self.book.labels):
+        self.book.back_to(mark)
+        if not self.steps:  # nothing was learned: as if nothing had been tried
+            self._trainer = None
+        elif whole is not None:
+            self._go_back(whole)
+        elif came > len(self.book.labels):
             self.trainer.withdraw_rows(len(self.book.labels), came)
+
+    def _go_back(self, whole: Whole) -> None:
+        """Makes the trainer anew as it was, as `onepass.open` does."""
+        book = ClassBook(**whole.state["book"])
+        self._become(whole.state, book, compared=False)
+        self.book, self.spent = book, whole.spent
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """For the end of a task: if what a method does then fails, all is as it was."""
+        works = type(self).on_task_end is not Learner.on_task_end
+        due = self.book.batches and not self.task_ended
+        whole = self._whole() if works and due else None
+        try:
+            yield
+        except BaseException:
+            if whole is not None:
+                self._go_back(whole)
+            raise
 
     def _end_task(self) -> None:
         if self.book.batches and not self.task_ended:
             try:
                 self.on_task_end()
-            finally:
-                self.trainer.aside.forget()
+                self.trainer.finish()
+            except BaseException:
+                self.trainer.forget()
+                raise
             self.task_ended = True
 
     def _begin_task(self) -> None:
@@ -359,10 +488,14 @@ class Learner(Steps, Training, ABC):
         """What predicts now; a scorer is made once for each state of the learner."""
         if not self.steps:
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
-        now = (self.steps, self.task, self.task_ended)
+        trainer, now = self.trainer, (self.steps, self.task, self.task_ended)
         if self._scorer is None or self._scorer[0] != now:
-            self._scorer = now, self.scorer()
-        trainer = self.trainer
+            with torch.inference_mode(False):  # what is made here may have to be trained
+                self.check_finite()
+                made = self.scorer()
+                if made is not trainer.evaluator:
+                    self._expect_finite(made)
+            self._scorer = now, made
         return Predictor(
             classes=tuple(self.classes),
             shape=trainer.shape,
@@ -371,3 +504,32 @@ class Learner(Steps, Training, ABC):
             normalise=trainer.views.normalise,
             scorer=self._scorer[1],
         )
+
+
+def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
+    """What samples are, which decides how large everything becomes: before it is made."""
+    expect_kind(dtype, str, "dtype")
+    if dtype not in DTYPES:
+        raise CheckpointError(f"dtype is {dtype!r}, not {' or '.join(DTYPES)}")
+    expect_kind(shape, list, "shape")
+    for side in shape:
+        expect_kind(side, int, "shape")
+        expect_number(side, 1, LARGEST_SAMPLE, "shape")
+    if len(shape) != DIMENSIONS[dtype] or math.prod(shape) > LARGEST_SAMPLE:
+        raise CheckpointError(f"shape is {shape} for {dtype} samples")
+    expect_kind(parts, dict, "parts")
+    for name, part in parts.items():
+        if isinstance(part, dict) and {"size", "x", "y"} <= part.keys():  # a memory
+            held = list(part["x"].shape[1:]) if isinstance(part["x"], Tensor) else None
+            if held != shape:
+                raise CheckpointError(f"shape is {shape}, but parts.{name}.x holds {held}")
+
+
+@torch.no_grad()
+def _all_finite(net: nn.Module) -> bool:
+    """Whether every parameter is, asked in one go: a GPU is waited for once. A sum with anything in
+    it that is not finite is not either; it is many times faster than to look at each number."""
+    sums = [one.sum() for one in net.parameters()]
+    if not sums or bool(torch.isfinite(torch.stack(sums)).all()):
+        return True
+    return all(bool(torch.isfinite(one).all()) for one in net.parameters())

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from onepass.compare import expect_alike
+
 
 class Samples(NamedTuple):
     """Raw samples, their rows in the head, and a weight of 1, or 0 for padding."""
@@ -88,9 +90,25 @@ class Part:
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in self.tensors}
 
+    def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
+        """Refuses a saved state that `load_state_dict` could not take, before anything is loaded:
+        it must look like this part's own. A part whose tensors have other sizes from state to
+        state says here which ones they must have; there are so many classes."""
+        expect_alike(saved, self.state_dict(), name)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self.tensors:
             getattr(self, name).copy_(state[name])
+
+    def mark(self) -> dict[str, Tensor]:
+        """What `back_to` needs if the coming step fails before the optimiser moves the network: a
+        few numbers, since it is taken at each step."""
+        return {name: getattr(self, name).clone() for name in self.tensors}
+
+    def back_to(self, mark: dict[str, Tensor]) -> None:
+        """As it was then, in place, where a captured step reads it."""
+        for name, value in mark.items():
+            getattr(self, name).copy_(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass import inputs
+from onepass.errors import InputError
 from onepass.steps import PREDICTION_BATCH
 
 
@@ -34,9 +35,15 @@ class Predictor:
         """Scores (n, classes), higher for a likelier class; columns as `classes`."""
         samples = inputs.as_samples(x)
         inputs.expect(samples, self.shape, self.dtype)
+        scores = self._scores(samples)
+        if not _are_scores(scores) and _are_scores(self._scores(torch.zeros_like(samples[:1]))):
+            raise InputError("x holds values that are too large: their scores are not finite")
+        return scores
+
+    def _scores(self, samples: Tensor) -> Tensor:
         pieces = torch.split(samples, PREDICTION_BATCH[self.where.type])
-        scores = [self.scorer(self.normalise(piece.to(self.where))) for piece in pieces]
-        return torch.cat(scores)[:, : len(self.classes)]
+        found = [self.scorer(self.normalise(piece.to(self.where))) for piece in pieces]
+        return torch.cat(found)[:, : len(self.classes)]
 
     def predict(self, x: Any) -> Tensor:
         """The label of the highest score, (n)."""
@@ -46,3 +53,8 @@ class Predictor:
     def on_its_own(self) -> Predictor:
         """With copies of all that it needs: what becomes of the learner no longer matters."""
         return replace(self, scorer=copy.deepcopy(self.scorer).requires_grad_(False))
+
+
+def _are_scores(values: Tensor) -> bool:
+    """Neither infinite nor NaN; minus infinity is the score of what cannot be."""
+    return bool((values < torch.inf).all())

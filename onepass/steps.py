@@ -137,11 +137,10 @@ class Steps(ABC):
 
     def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
         """Offers the batch to the memory. Nothing in the rest of a step may depend on it before
-        the next `descend`, so that a captured step can do both at the same time."""
+        the next `descend`: a captured step does both at the same time, any other lets the batch in
+        when the network has moved and nothing can fail any more."""
         into = self.store if store is None else store
-        used = (x, y, *fields.values())
-        self.trainer.aside.start(lambda: into.add(x, y, **fields), *used, ended=into.open)
-        into.close()
+        self.trainer.let_in(into, lambda: into.add(x, y, **fields), x, y, *fields.values())
 
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from onepass import devices, engine, optimise
+from onepass.compare import expect_alike, expect_keys, expect_kind
 from onepass.engine import StepFunction
+from onepass.errors import CheckpointError, TrainingError
+from onepass.memory import Store
 from onepass.nets import (
     Aside,
     Classifier,
@@ -27,6 +30,7 @@ from onepass.nets import (
     preprocessing,
     refresh,
 )
+from onepass.nets.fast import parallel
 from onepass.parts import Part, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
@@ -67,6 +71,15 @@ def linear_head(features: int, rng: torch.Generator) -> Head:
 def cosine_head(features: int, rng: torch.Generator) -> Head:
     """Logits are 10 times the cosines between features and rows."""
     return CosineHead(features, FIRST_CAPACITY, rng, scale=10.0)
+
+
+class Mark(NamedTuple):
+    """What a step may have moved before the optimiser's turn: where generators, the network's
+    statistics and parts with a few numbers were."""
+
+    generators: list[Tensor]
+    statistics: list[Tensor]
+    parts: list[dict[str, Tensor]]
 
 
 def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
@@ -122,6 +135,16 @@ class Trainer:
         self._engine = engine.make(settings.engine, capturable, self.where, generators)
         self._twin = evaluating(self.model)
         self.aside = Aside()
+        self._waiting: list[tuple[Store, Callable[[], None]]] = []
+        self._displaced: list[tuple[Tensor, Tensor]] = []
+        self._in_step = self._moved = self._asked_again = self._has_run = False
+        self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
+        self._statistics = [
+            (module, name)
+            for module in self.model.modules()
+            for name, _ in module.named_buffers(recurse=False)
+            if module is not self.model.head
+        ]
         self.parts: dict[str, Part] = {}
         # rows of the head (C): with a class, with one that is new since the boundary, the others
         self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
@@ -161,6 +184,7 @@ class Trainer:
     @property
     def evaluator(self) -> Classifier:
         """The network as it is now, in evaluation mode; training does not notice who asks it."""
+        self._asked_again |= self._moved
         refresh(self._twin, self.model)
         return self._twin
 
@@ -169,19 +193,79 @@ class Trainer:
         """How long capturing steps as graphs has taken so far."""
         return self._engine.capture_seconds
 
+    @property
+    def may_fail_late(self) -> bool:
+        """Whether a step may fail when the network has moved: its method asks the network again
+        then, as far as one step has shown, and the network is not one of ours, which answer
+        whenever they have answered before. (A graph asks nobody.)"""
+        if self._has_run and not self._asked_again:
+            return False
+        ours = type(self.model.body).__module__.startswith("onepass.")
+        return not ours and isinstance(self._engine, engine.Eager)
+
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """Executes a step, eagerly or as a graph."""
+        """Executes a step, eagerly or as a graph. One that fails before the network has moved
+        leaves everything as it was."""
 
         def whole(x: Tensor, y: Tensor) -> Step:
-            done = step(x, y)
-            self.aside.wait()
+            before = None if parallel.capturing(x) else self._mark()  # a capture moves nothing
+            self._in_step = True
+            try:
+                done = step(x, y)
+                self.finish()
+            except BaseException:
+                self.forget()
+                if before is not None:
+                    self._back_to(before)
+                raise
+            finally:
+                self._in_step = self._moved = False
+            self._has_run = True
             return done
 
-        try:
-            return self._engine.run(whole, x, y)
-        except BaseException:
-            self.aside.forget()
-            raise
+        return self._engine.run(whole, x, y)
+
+    def let_in(self, store: Store, work: Callable[[], None], *used: Tensor) -> None:
+        """Does the work, which lets a batch into the store and reads the tensors `used`, by the end
+        of the next `descend` or of the step."""
+        store.close()
+        if parallel.capturing(used[0]):
+            store.open()
+            self.aside.start(work, *used, ended=store.open)
+            store.close()
+        else:
+            self._waiting.append((store, work))
+
+    def finish(self) -> None:
+        """What was to be let in is in."""
+        for store, work in self._waiting:
+            store.open()
+            work()
+        self._waiting.clear()
+        self.aside.wait()
+
+    def forget(self) -> None:
+        """A step has failed: what waits to be let in stays out."""
+        for store, _ in self._waiting:
+            store.open()
+        self._waiting.clear()
+        self.aside.forget()
+
+    def _mark(self) -> Mark:
+        return Mark(
+            [rng.get_state() for rng in self._drawing],
+            [getattr(module, name).clone() for module, name in self._statistics],
+            [part.mark() for part in self.parts.values()],
+        )
+
+    @torch.no_grad()
+    def _back_to(self, mark: Mark) -> None:
+        for rng, state in zip(self._drawing, mark.generators, strict=True):
+            rng.set_state(state)
+        for (module, name), value in zip(self._statistics, mark.statistics, strict=True):
+            getattr(module, name).copy_(value)
+        for part, numbers in zip(self.parts.values(), mark.parts, strict=True):
+            part.back_to(numbers)
 
     def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
         """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""
@@ -201,11 +285,16 @@ class Trainer:
         self._update()
 
     def _update(self) -> None:
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
+            raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
+        self._asked_again |= self._moved
+        self._moved = self._in_step
         self.model.head.restore()  # rows that are spare or frozen stay where they are
         for part in self.parts.values():
             part.follow()
-        self.aside.wait()
+        self.finish()
 
     # ---- classes
 
@@ -218,15 +307,21 @@ class Trainer:
         self.new[born] = True
         head = self.model.head
         head.free[born] = train
+        kept = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
+        by_row = [value for each in kept for value in each.values() if value.ndim]
+        self._displaced = [(value[born], value[born].clone()) for value in by_row]
         for parameter in head.trainable:
             optimise.forget_rows(self.optimizer, parameter, born)
         self.classes_changed()
 
     def withdraw_rows(self, first: int, end: int) -> None:
-        """Rows from `first` up to `end` wait for a class again, at their birth values."""
+        """Rows from `first` up to `end`, the last that were added, wait for a class again, at their
+        birth values, with what decay had gathered in their moments."""
         gone = slice(first, end)
         self.seen[gone] = self.new[gone] = self.model.head.free[gone] = False
         self.model.head.restore()
+        for place, value in self._displaced:
+            place.copy_(value)
         self.classes_changed()
 
     def new_task(self) -> None:
@@ -273,12 +368,62 @@ class Trainer:
             },
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, classes: int, task: int, steps: int
-    ) -> None:
-        """Goes on where another trainer of these settings was: in so many classes, after so many
-        boundaries and steps."""
+    def prepare_rows(self, state: dict[str, Any], classes: int, task: int) -> None:
+        """Makes room for what a trainer of these settings has after so many boundaries, in so many
+        classes; unless that is not what the state has."""
+        capacity = self.model.head.capacity
+        while capacity < classes:
+            capacity *= 2
+        expect_alike(state["new"], torch.zeros(capacity, dtype=torch.bool), "new")
+        if bool(state["new"][classes:].any()):
+            raise CheckpointError(f"new has a row that none of the {classes} classes has")
         self.add_rows(0, classes, train=not (self.settings.head == "frozen" and task))
+
+    def expect(self, state: dict[str, Any], classes: int) -> None:
+        """Refuses a state that is not one of these settings with so many classes, for which there
+        is room already."""
+        expect_alike(state["model"], dict(self.model.state_dict()), "model")
+        for name, _ in self.model.named_parameters():
+            if not bool(torch.isfinite(state["model"][name]).all()):
+                raise CheckpointError(f"model.{name} is not finite: its learning had diverged")
+        self._expect_moments(state["optimizer"])
+        saving = {name: part for name, part in self.parts.items() if part.state_dict()}
+        expect_keys(state["parts"], saving, "parts")
+        for name, part in saving.items():
+            expect_kind(state["parts"][name], dict, f"parts.{name}")
+            part.expect(state["parts"][name], classes, f"parts.{name}")
+        expect_keys(state["generators"], self.rngs, "generators")
+        for name, rng in self.rngs.items():
+            self._expect_generator(state["generators"][name], rng, f"generators.{name}")
+
+    def _expect_moments(self, saved: Any) -> None:
+        """What the optimiser keeps of a parameter it says itself, after a step; of one that has had
+        no gradient yet, nothing."""
+        for parameter in self.trainable:
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        wanted = optimise.state_of(self.optimizer, self.trainable)
+        self.optimizer.state.clear()
+        for parameter in self.trainable:
+            parameter.grad = None
+        expect_kind(saved, dict, "optimizer")
+        for place, moments in saved.items():
+            if place not in wanted:
+                raise CheckpointError(f"optimizer has {place!r}, which nothing here is for")
+            expect_kind(moments, dict, f"optimizer.{place}")
+            if moments:
+                expect_alike(moments, wanted[place], f"optimizer.{place}")
+
+    def _expect_generator(self, saved: Any, rng: torch.Generator, name: str) -> None:
+        """Of a generator of another kind of device nothing but its kind is used."""
+        expect_keys(saved, ("device", "state"), name)
+        expect_kind(saved["device"], str, f"{name}.device")
+        if saved["device"] == rng.device.type:
+            expect_alike(saved["state"], rng.get_state(), f"{name}.state")
+
+    def load_state_dict(self, state: dict[str, Any], steps: int) -> None:
+        """Goes on where another trainer of these settings was, after so many steps; its rows have
+        been prepared."""
         self.new.copy_(state["new"])
         self.classes_changed()
         self.model.load_state_dict(state["model"])
@@ -292,7 +437,10 @@ class Trainer:
         for name, rng in self.rngs.items():
             entry = saved[name]
             if entry["device"] == rng.device.type:
-                rng.set_state(entry["state"])
+                try:
+                    rng.set_state(entry["state"])
+                except RuntimeError as problem:
+                    raise CheckpointError(f"generators.{name} is none: {problem}") from None
             else:  # another kind of device: its numbers cannot be continued, only begun anew
                 seed = generator(self.settings.seed, f"{name} after {steps}").initial_seed()
                 rng.manual_seed(seed)

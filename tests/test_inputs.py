@@ -119,6 +119,19 @@ def test_numbers_that_are_not_finite_in_float32_are_refused(value):
         as_samples(bad)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [torch.Tensor.to_sparse, lambda x: x.to("meta"), torch.Tensor.to_mkldnn],
+    ids=["sparse", "meta", "mkldnn"],
+)
+def test_a_tensor_that_does_not_hold_its_numbers_is_refused(make):
+    x = torch.from_numpy(VECTORS).float()
+    with pytest.raises(InputError, match="x must be a plain tensor"):
+        as_samples(make(x))
+    with pytest.raises(InputError, match="y must be a plain tensor"):
+        as_labels(make(x[:, 1]), 2)
+
+
 # ---- labels
 
 
@@ -135,6 +148,10 @@ def test_whole_numbers_of_any_kind_become_int64(values, container, dtype):
     found = as_labels(given_as, len(values))
     assert found.dtype == torch.int64
     assert found.tolist() == values
+
+
+def test_labels_in_eight_bits_are_whole_numbers_too():
+    assert as_labels(torch.tensor([0.0, 3.0]).to(torch.float8_e5m2), 2).tolist() == [0, 3]
 
 
 def test_large_labels_are_kept_exactly():

@@ -135,6 +135,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         with mode:
             fake.step(mode.from_tensor(x), mode.from_tensor(rows))
+            fake.trainer.finish()
 
 
 def devices_agree(method: Method) -> None:
@@ -176,6 +177,7 @@ def the_step_never_waits(method: Method) -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         learner.step(x, rows)
+        learner.trainer.finish()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onepass.errors import CheckpointError
 from onepass.memory.draw import nth_true
 from onepass.memory.store import Store
 
@@ -49,6 +50,13 @@ class Balanced(Store):
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self.held = F.pad(self.held, (0, rows - len(self.held)), value=UNKNOWN)
+
+    def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
+        super().expect(saved, classes, name)
+        held = saved["held"]
+        counts = torch.bincount(saved["y"], minlength=len(held))
+        if bool((held < UNKNOWN).any()) or not torch.equal(held.clamp(min=0), counts):
+            raise CheckpointError(f"{name}.held does not count the samples that are there")
 
     def _place(self, y: Tensor, uniform: Tensor) -> Tensor:
         """The slot of one sample, `capacity` if it is not let in; the books are kept as if it were

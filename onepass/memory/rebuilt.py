@@ -3,13 +3,10 @@ of the task that is running."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from onepass.memory.filling import Filling
 from onepass.memory.reservoir import Reservoir
-from onepass.parts import Part
 
 
 class Rebuilt(Filling):
@@ -21,13 +18,12 @@ class Rebuilt(Filling):
 
 
 class OfTask(Reservoir):
-    """A reservoir of the running task: it starts anew at every boundary. All rows are saved, so
+    """A reservoir of the running task: it starts anew at every boundary. All slots are saved, so
     that a state has the same size at any time."""
 
     def new_task(self) -> None:
         self.size.zero_()
         self.offered.zero_()
 
-    def state_dict(self) -> dict[str, Any]:
-        rows = {"x": self.x[: self.capacity].clone(), "y": self.y[: self.capacity].clone()}
-        return {**Part.state_dict(self), **rows}
+    def saved_slots(self, size: int) -> int:
+        return self.capacity

@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from onepass.compare import expect_number
 from onepass.memory.store import Store
+
+MOST_OFFERED = 2**62  # below what a whole number can count to
 
 
 class Reservoir(Store):
@@ -34,3 +37,9 @@ class Reservoir(Store):
         self.write(slot, x, y, **fields)
         self.offered += len(y)
         self.size.copy_(self.offered.clamp(max=self.capacity))
+
+    def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
+        super().expect(saved, classes, name)
+        offered = expect_number(saved["offered"], 0, MOST_OFFERED, f"{name}.offered")
+        size = min(offered, self.capacity)
+        expect_number(saved["size"], size, size, f"{name}.size")

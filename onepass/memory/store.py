@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onepass.compare import expect_alike, expect_number, expect_rows
 from onepass.errors import InputError
 from onepass.memory.draw import distinct, nth_true
 from onepass.parts import Part, Samples
@@ -68,10 +69,7 @@ class Store(Part, ABC):
     @property
     def rng(self) -> torch.Generator:
         """What every draw is made from; refused while a batch is being let in."""
-        if self._closed:
-            raise RuntimeError(
-                "a step draws before `keep`, or after `descend`, not in between; and it keeps once"
-            )
+        self._refuse_closed()
         return self._rng
 
     @abstractmethod
@@ -80,10 +78,17 @@ class Store(Part, ABC):
 
     def close(self) -> None:
         """The batch of this step is being let in: nothing is drawn until `open`."""
+        self._refuse_closed()
         self._closed = True
 
     def open(self) -> None:
         self._closed = False
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError(
+                "a step draws before `keep`, or after `descend`, not in between; and it keeps once"
+            )
 
     def grow(self, rows: int) -> None:
         for name in self.per_class:
@@ -93,12 +98,16 @@ class Store(Part, ABC):
     @property
     def kept(self) -> tuple[str, ...]:
         """What is kept of each sample."""
-        return ("x", "y", *self.fields)
+        return tuple(self._columns)
+
+    @property
+    def _columns(self) -> dict[str, Tensor]:
+        return {"x": self.x, "y": self.y, **self.fields}
 
     @property
     def bytes(self) -> int:
         """What the stored samples take."""
-        kept = (self.x, self.y, *self.fields.values())
+        kept = self._columns.values()
         return self.capacity * sum(one[0].numel() * one.element_size() for one in kept)
 
     def write(self, slots: Tensor, x: Tensor, y: Tensor, **fields: Tensor) -> None:
@@ -158,12 +167,28 @@ class Store(Part, ABC):
         slots, genuine = self.slots(count, None if among is None else [among])
         return self.at(slots.view(-1), genuine.view(-1), fallback)
 
+    def saved_slots(self, size: int) -> int:
+        """How many slots are saved of a memory that holds so many samples."""
+        return size
+
     def state_dict(self) -> dict[str, Any]:
-        held = int(self.size)
-        kept = {"x": self.x, "y": self.y, **self.fields}
-        return {**super().state_dict(), **{name: one[:held].clone() for name, one in kept.items()}}
+        saved = self.saved_slots(int(self.size))
+        kept = {name: one[:saved].clone() for name, one in self._columns.items()}
+        return {**super().state_dict(), **kept}
+
+    def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
+        """As many samples as its size says, no more than there is room for, all of known rows."""
+        size = expect_number(saved.get("size"), 0, self.capacity, f"{name}.size")
+        slots = self.saved_slots(size)
+        kept = {name: one[:slots] for name, one in self._columns.items()}
+        expect_alike(saved, {**super().state_dict(), **kept}, name)
+        expect_rows(saved["y"], classes, f"{name}.y")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for name, one in {"x": self.x, "y": self.y, **self.fields}.items():
+        for name, one in self._columns.items():
             one[: len(state[name])] = state[name].to(one.device)
+
+    def mark(self) -> dict[str, Tensor]:
+        """Nothing: a batch is let in when nothing of the step can fail any more."""
+        return {}

@@ -261,6 +261,33 @@ def test_a_checkpoint_with_code_is_refused_for_prediction_too(tmp_path: Path) ->
     assert not made.exists()
 
 
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("class_names",), ["a"], "class_names"),
+        (("class_names",), [1.5] * 10, "class_names"),
+        (("state", "book", "labels"), [2**40, 1, 2, 3], "book.labels|class_names|new"),
+        (("state", "optimizer", 0, "exp_avg"), torch.zeros(3), "optimizer.0.exp_avg"),
+        (("state", "shape"), [3, 10**9, 10**9], "shape is"),
+        (("state", "shape"), [3, 4000, 4000], "parts.store.x holds"),
+    ],
+)
+def test_a_forged_checkpoint_is_refused_for_prediction(
+    keys: tuple[Any, ...], value: object, said: str, finished: Path, tmp_path: Path
+) -> None:
+    content = checkpoint.read(finished / JOB.folder_name / "checkpoint.pt")
+    *way, last = keys
+    inside = content
+    for key in way:
+        inside = inside[key]
+    inside[last] = value
+    checkpoint.write(tmp_path / "model.pt", content)
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    line = refused("predict", tmp_path / "model.pt", tmp_path / "one.png")
+    assert str(tmp_path / "model.pt") in line
+    assert any(word in line for word in said.split("|"))
+
+
 def test_a_checkpoint_of_another_method_is_refused(broken: Path, tmp_path: Path) -> None:
     other = run(Job("gsa", "synthetic", batch=30), tmp_path / "other")
     target = broken / JOB.folder_name / "checkpoint.pt"

@@ -1,0 +1,196 @@
+"""Good and bad calls of every method in a random order: each works, or is refused with one line of
+ours; and what was refused, or only looked, has not moved a bit."""
+
+import math
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fuzzing import fuzz
+from torch import Tensor, nn
+
+import onepass
+from onepass import Learner, OnepassError, TrainingError, registry
+
+METHODS = [info.key for info in registry.methods()]
+SMALL = {"memory": 6, "replay": 3, "mix": 4, "current": 2, "candidates": 4, "pool": 3, "epochs": 1}
+SMALL |= {"subsets": 2, "subset_size": 2}
+FOLDER = tempfile.TemporaryDirectory()
+VALUES = (
+    *(None, True, -1, 0, 1, 2, 7, 0.0, 0.5, -0.5, 1e-30, 1e30, math.nan, math.inf, "", "none"),
+    *("frozen", "sgd", "adamw", "nesterov", "contrastive", "bf16", "cuda", "graph", "mlp", "vgg"),
+    *((), (0.5,), (0.0,), (0.5, 0.5), [], {}, np.float32(0.1), np.int64(3), np.bool_(True), b"x"),
+)
+
+
+class Boom(Exception):
+    """What the network raises, now and then."""
+
+
+class Moody(nn.Module):
+    """Statistics of its own; fails when told to, after they have moved."""
+
+    fails = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(4), nn.Linear(4, 5)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1, 1, generator=torch.Generator().manual_seed(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = torch.relu(self.layer(self.norm(x)))
+        Moody.fails -= 1
+        if Moody.fails == 0:
+            raise Boom
+        return features
+
+
+# ---- what is given
+
+
+def good(chance: random.Random) -> tuple[Tensor, list[int]]:
+    """A batch; labels come back, and new ones come."""
+    count, most = chance.randrange(1, 9), chance.choice([2, 3, 5, 25])
+    labels = [chance.randrange(most) for _ in range(count)]
+    source = torch.Generator().manual_seed(chance.randrange(99))
+    return torch.randn(count, 4, generator=source) + torch.tensor(labels).view(-1, 1), labels
+
+
+def odd_samples(x: Tensor) -> list[Any]:
+    """What nobody should give; some of it may be taken after all."""
+    return [
+        *(None, "x", 3, [], [[]], {}, object(), [[1.0, "a"]], [[1.0], [1.0, 2.0]], x.tolist()[0]),
+        *(x[:0], x[:, :2], x.T, x[0], x.long(), x.bool(), x.to(torch.complex64), x.byte()),
+        *(
+            x * math.nan,
+            x * math.inf,
+            x * 3e38,
+            x * 1e30,
+            x.double() * 1e300,
+            x.clone().requires_grad_(),
+        ),
+        *(
+            x.to_sparse(),
+            x.to_sparse_coo(),
+            x.to("meta"),
+            x.to(torch.float8_e5m2),
+            x.expand(2, -1, 4),
+        ),
+        *(np.ma.masked_invalid(x.numpy()), np.array(x.tolist(), dtype=object), np.array(["a"])),
+        *(x.numpy()[::-1], x.numpy().astype(">f4"), np.zeros(3, "datetime64[s]"), x.to_mkldnn()),
+        *(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(2, 8, 8, dtype=torch.uint8)),
+    ]
+
+
+def odd_labels(count: int) -> list[Any]:
+    y = torch.arange(count)
+    return [
+        *(
+            None,
+            "y",
+            3,
+            [],
+            {},
+            object(),
+            ["a"] * count,
+            [None] * count,
+            [[0]] * count,
+            [0.5] * count,
+        ),
+        *(y[:-1], y - 1, y + 0.5, y * math.nan, y.bool(), y.to(torch.complex64), y.view(1, -1)),
+        *(y.to_sparse(), y.to("meta"), y + 2**62 + 2**62, [2**63] * count, [2**70] * count),
+        *(np.arange(count, dtype=np.uint64) + 2**63, np.array([0] * count, dtype=object), y.half()),
+        *(
+            [True] * count,
+            [-0.0] * count,
+            [math.inf] * count,
+            y.to(torch.uint8),
+            y.int() * 0 + 2**30,
+        ),
+        *(y.float().to(torch.float8_e5m2), y.to(torch.uint16), np.zeros(count, "datetime64[s]")),
+    ]
+
+
+def batch(chance: random.Random) -> tuple[Any, Any]:
+    """As one of the kinds that are taken, or with one of the two that may not be."""
+    x, labels = good(chance)
+    what = chance.randrange(5)
+    as_x = chance.choice([lambda: x, x.numpy, x.tolist, x.double, x.half, x.t().contiguous().t])
+    as_y = chance.choice([list, np.array, torch.tensor, lambda y: np.array(y, dtype=float)])
+    return (
+        chance.choice(odd_samples(x)) if what == 0 else as_x(),
+        chance.choice(odd_labels(len(x))) if what == 1 else as_y(labels),
+    )
+
+
+# ---- what is called
+
+
+def learner(chance: random.Random) -> Learner | None:
+    """With one setting in a few changed; None if that was refused."""
+    kind = registry.get(chance.choice(METHODS)).learner
+    chosen: dict[str, Any] = {"net": Moody(), "device": "cpu", "gap": 2}
+    chosen |= {name: value for name, value in SMALL.items() if name in kind.setting_names()}
+    if chance.random() < 0.4:
+        chosen[chance.choice([*kind.setting_names(), "lrr"])] = chance.choice(VALUES)
+    try:
+        return kind.configured(**chosen)
+    except OnepassError as problem:
+        one_line(problem)
+        return None
+
+
+def a_call(made: Learner, chance: random.Random) -> tuple[Callable[[], Any], bool]:
+    """One call, and whether it may change the learner."""
+    path, (x, y) = Path(FOLDER.name) / "learner.pt", batch(chance)
+    to = chance.choice([path, str(path), Path(FOLDER.name) / "no" / "where", FOLDER.name])
+    calls = {
+        "learn": lambda: made.learn(x, y),
+        "end_task": made.end_task,
+        "new_task": made.new_task,
+        "scores": lambda: made.scores(x),
+        "predict": lambda: made.predict(x),
+        "snapshot": lambda: made.snapshot().predict(x),
+        "save": lambda: made.save(to),
+    }
+    what = chance.choices(list(calls), [6, 1, 1, 1, 1, 1, 1])[0]
+    changes = what in ("learn", "end_task", "new_task")
+    Moody.fails = chance.choice([0, 0, 0, 1, 2, 3, 4]) if changes else 0
+    return calls[what], changes
+
+
+def one_line(problem: BaseException) -> None:
+    assert str(problem) and "\n" not in str(problem), f"not one line: {problem!r}"
+
+
+def a_case(chance: random.Random) -> None:
+    made = learner(chance)
+    modes = (torch.enable_grad, torch.no_grad, torch.inference_mode)
+    for _ in range(12 if made else 0):
+        before = made.state_sha256()
+        call, changes = a_call(made, chance)
+        try:
+            with chance.choices(modes, [8, 1, 1])[0]():
+                call()
+        except (OnepassError, Boom) as problem:
+            changes = False
+            isinstance(problem, Boom) or one_line(problem)
+        except TrainingError as problem:
+            changes = False
+            one_line(problem)
+        except ValueError as problem:  # the network's own, of one sample
+            changes = False
+            assert "more than 1 value per channel" in str(problem), problem
+        finally:
+            Moody.fails = 0
+        assert changes or made.state_sha256() == before, "what was refused left a trace"
+
+
+def test_calls_of_the_library() -> None:
+    assert len(onepass.methods.__all__) == len(METHODS)
+    fuzz("api", a_case, few=40)
