@@ -12,9 +12,9 @@ from types import TracebackType
 
 @contextmanager
 def told_in_a_line() -> Iterator[None]:
-    """An interrupt inside is a KeyboardInterrupt as ever, whatever the module that it happened to
-    reach has made of it; if nobody catches it, the program ends with one line instead of that place
-    in somebody else's code."""
+    """An interrupt inside is a KeyboardInterrupt as ever, whatever the code that it happened to
+    reach has made of it (at the end of the imports, if that was nothing); if nobody catches it, the
+    program ends with one line instead of that place in somebody else's code."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not usual or threading.current_thread() is not threading.main_thread():
         yield
@@ -25,6 +25,11 @@ def told_in_a_line() -> Iterator[None]:
         came.append(True)
         raise KeyboardInterrupt
 
+    def unraisable(problem: sys.UnraisableHookArgs) -> None:
+        if problem.exc_type is not KeyboardInterrupt:  # which has reached a destructor
+            told(problem)
+
+    told, sys.unraisablehook = sys.unraisablehook, unraisable
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -33,6 +38,7 @@ def told_in_a_line() -> Iterator[None]:
             raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = told
     if came:
         raise _in_a_line(KeyboardInterrupt()) from None
 

@@ -22,6 +22,7 @@ from PIL import Image
 import onepass as package
 from onepass import cli
 from onepass.cli import base
+from onepass.interrupts import told_in_a_line
 from onepass.job import Job
 from onepass.run import run
 
@@ -51,20 +52,28 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(library: str) -> No
 
 
 def test_an_import_that_makes_something_else_of_an_interrupt_is_interrupted_all_the_same() -> None:
-    """As dataclasses do, in whose midst most of an import is."""
-    before = sys.excepthook
-    try:
-        with pytest.raises(KeyboardInterrupt) as caught, package.interrupts.told_in_a_line():
-            try:
-                signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:
-                raise RuntimeError("a field could not be named") from None
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
-            sys.excepthook(KeyboardInterrupt, caught.value, caught.tb)
-        assert said.getvalue() == "error: interrupted\n"
-    finally:
-        sys.excepthook = before
+    """As dataclasses do, in whose midst most of an import is, and destructors."""
+
+    class Field:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def named() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("a field could not be named") from None
+
+    for imported in (Field, named):
+        before, said = sys.excepthook, io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                with pytest.raises(KeyboardInterrupt) as caught, told_in_a_line():
+                    imported()
+                sys.excepthook(KeyboardInterrupt, caught.value, caught.tb)
+            assert said.getvalue() == "error: interrupted\n"
+        finally:
+            sys.excepthook = before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
