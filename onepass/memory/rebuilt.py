@@ -10,16 +10,20 @@ from onepass.memory.reservoir import Reservoir
 
 
 class Rebuilt(Filling):
-    """A memory that is exchanged as a whole."""
+    """A memory that is exchanged as a whole. All slots are saved, so that a state has the same size
+    at any time."""
 
     def replace(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         self.size.zero_()
         self.add(x, y, **fields)
 
+    def saved_slots(self, size: int) -> int:
+        return self.capacity
+
 
 class OfTask(Reservoir):
-    """A reservoir of the running task: it starts anew at every boundary. All slots are saved, so
-    that a state has the same size at any time."""
+    """A reservoir of the running task: it starts anew at every boundary. All slots are saved here,
+    too."""
 
     def new_task(self) -> None:
         self.size.zero_()
