@@ -33,7 +33,7 @@ MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the
 Examples:
   onepass run gsa
   onepass run finetune er gsa --dataset digits --memory 100 --seeds 5
-  onepass run gsa --dataset cifar100 --preset tuned --set lr=3e-4 --set forwards=separate
+  onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto

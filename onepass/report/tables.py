@@ -63,6 +63,7 @@ class Row:
     steps_per_second: float
     trained: float
     scored: float
+    kept: int  # bytes: samples with all that is stored beside them, and copies of the network
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
 
 
@@ -156,6 +157,7 @@ def _row(group: list[Result]) -> Row:
         steps_per_second=mean(result.steps_per_second for result in group),
         trained=first.trained_per_sample,
         scored=first.scored_per_sample,
+        kept=max(result.memory_bytes + result.copy_bytes for result in group),
         paper_dataset=first.dataset_identity if all(map(as_in_the_paper, group)) else None,
     )
 
@@ -206,7 +208,20 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
         "n": str(row.runs),
         "steps/s": f"{row.steps_per_second:.0f}",
         **(passes if apart else {"passes/sample": together}),
+        **({"kept bytes": str(row.kept)} if apart else {"kept": _size(row.kept)}),
     }
+
+
+def _size(count: int) -> str:
+    """Bytes, for people.
+
+    >>> _size(0), _size(7200), _size(3_080_000)
+    ('-', '7.2 kB', '3.1 MB')
+    """
+    if not count:
+        return "-"
+    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
+    return f"{count / unit:.1f} {name}"
 
 
 def _numbers(measured: dict[str, Spread | None]) -> dict[str, str]:

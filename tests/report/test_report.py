@@ -95,7 +95,8 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert onepass("table", runs).out == formats["text"].out
     numbers = rows(formats["csv"].out)
     names = [name for name in numbers[0] if not name.endswith(" sd") and name != "scored/sample"]
-    header = [name.replace("trained/sample", "passes/sample") for name in names]
+    told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
+    header = [told.get(name, name) for name in names]
     cells = [header, *([for_people(row, name) for name in names] for row in numbers)]
 
     first, rule, *body = formats["markdown"].out.splitlines()
@@ -117,6 +118,8 @@ def for_people(row: dict[str, str], name: str) -> str:
     """A cell of the other formats, from the numbers of the comma-separated one."""
     if name == "trained/sample" and float(row["scored/sample"]):
         return f"{row[name]} + {row['scored/sample']}"
+    if name == "kept bytes":  # thousands, on the digits
+        return f"{int(row[name]) / 1000:.1f} kB" if int(row[name]) else "-"
     if f"{name} sd" not in row:
         return row[name]
     spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""
