@@ -36,11 +36,10 @@ def content(learner: Learner) -> dict[str, Any]:
         name: None if isinstance(value, nn.Module) else value  # files hold no code
         for name, value in learner.get_params().items()
     }
-    learner.check_finite()
     return {
         "method": learner.key,
         "settings": settings,
-        "state": learner.state_dict(),
+        "state": learner.good_state(),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
     }
 

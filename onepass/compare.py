@@ -44,7 +44,7 @@ def expect_keys(saved: Any, wanted: Any, name: str) -> None:
 def expect_kind(saved: Any, kind: type, name: str) -> None:
     """Exactly this kind: True is no number here."""
     if type(saved) is not kind:
-        raise CheckpointError(f"{name} is {_kind(saved)} where a {kind.__name__} belongs")
+        raise CheckpointError(f"{name} is {_kind(saved)} where {kind.__name__} belongs")
 
 
 def expect_number(saved: Any, low: int, high: int, name: str) -> int:
@@ -79,4 +79,4 @@ def _expect_tensor(saved: Any, wanted: Tensor, name: str) -> None:
 def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
+    return type(value).__name__

@@ -307,6 +307,12 @@ class Learner(Steps, Training, ABC):
                 raise CheckpointError(f"the state does not fit: {problem}") from problem
             self.book = book
 
+    def good_state(self) -> dict[str, Any]:
+        """The state, for a file; unless learning has diverged."""
+        with self._turns.look():
+            self.check_finite()
+            return self.state_dict()
+
     def check_finite(self) -> None:
         """Raises a TrainingError if learning has diverged. It is asked at every look (scores, a
         snapshot, a file), not in a step, which would have to wait for the device."""

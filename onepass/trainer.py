@@ -136,7 +136,7 @@ class Trainer:
         self._twin = evaluating(self.model)
         self.aside = Aside()
         self._waiting: list[tuple[Store, Callable[[], None]]] = []
-        self._displaced: list[tuple[Tensor, Tensor]] = []
+        self._displaced: tuple[slice, list[tuple[Tensor, Tensor]]] = (slice(0), [])
         self._in_step = self._moved = self._asked_again = self._has_run = False
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
@@ -309,7 +309,7 @@ class Trainer:
         head.free[born] = train
         kept = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
         by_row = [value for each in kept for value in each.values() if value.ndim]
-        self._displaced = [(value[born], value[born].clone()) for value in by_row]
+        self._displaced = born, [(value[born], value[born].clone()) for value in by_row]
         for parameter in head.trainable:
             optimise.forget_rows(self.optimizer, parameter, born)
         self.classes_changed()
@@ -320,7 +320,8 @@ class Trainer:
         gone = slice(first, end)
         self.seen[gone] = self.new[gone] = self.model.head.free[gone] = False
         self.model.head.restore()
-        for place, value in self._displaced:
+        rows, moments = self._displaced
+        for place, value in moments if rows == gone else ():
             place.copy_(value)
         self.classes_changed()
 
@@ -383,9 +384,6 @@ class Trainer:
         """Refuses a state that is not one of these settings with so many classes, for which there
         is room already."""
         expect_alike(state["model"], dict(self.model.state_dict()), "model")
-        for name, _ in self.model.named_parameters():
-            if not bool(torch.isfinite(state["model"][name]).all()):
-                raise CheckpointError(f"model.{name} is not finite: its learning had diverged")
         self._expect_moments(state["optimizer"])
         saving = {name: part for name, part in self.parts.items() if part.state_dict()}
         expect_keys(state["parts"], saving, "parts")

@@ -288,6 +288,18 @@ def test_a_forged_checkpoint_is_refused_for_prediction(
     assert any(word in line for word in said.split("|"))
 
 
+def test_a_checkpoint_of_what_has_diverged_answers_no_question(
+    finished: Path, tmp_path: Path
+) -> None:
+    content = checkpoint.read(finished / JOB.folder_name / "checkpoint.pt")
+    content["state"]["model"]["head.bias"] *= np.nan
+    checkpoint.write(tmp_path / "model.pt", content)
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    done = onepass("predict", tmp_path / "model.pt", tmp_path / "one.png")
+    assert (done.status, done.out) == (1, "")
+    assert "the parameters of 'er' are not finite" in done.error
+
+
 def test_a_checkpoint_of_another_method_is_refused(broken: Path, tmp_path: Path) -> None:
     other = run(Job("gsa", "synthetic", batch=30), tmp_path / "other")
     target = broken / JOB.folder_name / "checkpoint.pt"
