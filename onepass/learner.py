@@ -299,7 +299,7 @@ class Learner(Steps, Training, ABC):
         with self._turns.change(), torch.inference_mode(False):
             book = self._book_of(state)
             try:
-                self._become(state, book, compared=True)
+                self._become(state, book)
             except BaseException as problem:
                 self._trainer, self.steps = None, 0
                 if isinstance(problem, CheckpointError) or not isinstance(problem, Exception):
@@ -363,21 +363,24 @@ class Learner(Steps, Training, ABC):
             _expect_samples(state["shape"], state["dtype"], state["parts"])
         return book
 
-    def _become(self, state: dict[str, Any], book: ClassBook, *, compared: bool) -> None:
-        """Goes on where the learner was that has this state; `compared` with what it is for, if it
-        may come from elsewhere. The book is left to the caller."""
+    def _become(self, state: dict[str, Any], book: ClassBook, features: int | None = None) -> None:
+        """Goes on where the learner was that has this state. How many features there are is known
+        of a state of this learner's own; any other is compared with what it is for. The book is
+        left to the caller."""
         self._scorer = None
         if not state["steps"]:
             return
-        self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]])
+        self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]], features)
         trainer = self.trainer
         trainer.prepare_rows(state, len(book.labels), book.task)
-        if compared:
+        if features is None:
             trainer.expect(state, len(book.labels))
         trainer.load_state_dict(state, state["steps"])
         self.steps, self.task_ended = state["steps"], state["finished"]
 
-    def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def _prepare(
+        self, shape: tuple[int, ...], dtype: torch.dtype, features: int | None = None
+    ) -> None:
         self._trainer = None
         try:
             self._trainer = Trainer(
@@ -387,6 +390,7 @@ class Learner(Steps, Training, ABC):
                 make_head=self.make_head,
                 extra_modules=self.extra_modules,
                 capturable=self.capturable,
+                features=features,
             )
         except OnepassError:
             raise
@@ -458,9 +462,10 @@ class Learner(Steps, Training, ABC):
             self.trainer.withdraw_rows(len(self.book.labels), came)
 
     def _go_back(self, whole: Whole) -> None:
-        """Makes the trainer anew as it was, as `onepass.open` does."""
+        """Makes the trainer anew as it was, as `onepass.open` does; without asking the network
+        anything, which may be what fails."""
         book = ClassBook(**whole.state["book"])
-        self._become(whole.state, book, compared=False)
+        self._become(whole.state, book, features=self.model.head.weight.shape[1])
         self.book, self.spent = book, whole.spent
 
     @contextmanager

@@ -95,6 +95,8 @@ class Trainer:
         Make the head, and modules that train beside it, for so many features.
     capturable
         Whether the steps that it will run can be captured as a CUDA graph.
+    features
+        How many the network gives, if that is known; if not, it is asked.
     rngs
         Generators for `initialisation`, `draws` and `augmentation`; made from the seed if not
         given.
@@ -109,6 +111,7 @@ class Trainer:
         make_head: Callable[[int, torch.Generator], Head] = linear_head,
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]] = no_modules,
         capturable: bool = True,
+        features: int | None = None,
         rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings.alone(), shape, dtype
@@ -123,7 +126,7 @@ class Trainer:
             rng=self.rngs["augmentation"],
             preprocess=preprocessing(settings.net, shape),
         )
-        self.model = self._network(make_head, extra_modules)
+        self.model = self._network(make_head, extra_modules, features)
         self.optimizer = optimise.make(
             settings.optimizer,
             self.model.parameters(),
@@ -161,11 +164,13 @@ class Trainer:
         self,
         make_head: Callable[[int, torch.Generator], Head],
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]],
+        features: int | None,
     ) -> Classifier:
         settings, rng = self.settings, self.rngs["initialisation"]
         body = backbone(settings.net, self.shape, rng).to(self.where)
-        blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
-        features = feature_count(body, self.views.normalise(blank))
+        if features is None:
+            blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
+            features = feature_count(body, self.views.normalise(blank))
         model = Classifier(body, make_head(features, rng).to(self.where), settings.precision)
         for name, module in extra_modules(features, rng).items():
             model.add_module(name, module.to(self.where))

@@ -3,6 +3,7 @@ holds data, never code."""
 
 import os
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
@@ -218,10 +219,15 @@ def test_another_network_does_not_fit(net, stream, tmp_path):
 # ---- files that do not fit
 
 
-def damaged(folder, stream, change):
+@cache
+def some_learner(stream):
     one = small("er")
     live(one, stream, 0, 3)
-    content = checkpoint.content(one)
+    return one
+
+
+def damaged(folder, stream, change):
+    content = checkpoint.content(some_learner(stream))
     change(content)
     checkpoint.write(folder / "damaged.pt", content)
     return folder / "damaged.pt"

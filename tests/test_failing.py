@@ -25,14 +25,15 @@ class Boom(Exception):
 
 
 class Fuse:
-    """Burns at one of the times that the network is asked for features or for a gradient."""
+    """Burns at one of the times that the network is asked for features or for a gradient, and is
+    burnt from then on: whoever undoes a step must not ask the network either."""
 
     def __init__(self):
         self.count, self.burns_at = 0, None
 
     def tick(self, *_):
         self.count += 1
-        if self.count == self.burns_at:
+        if self.burns_at is not None and self.count >= self.burns_at:
             raise Boom
 
     def lay(self, burns_at):

@@ -88,7 +88,7 @@ def spoil(content: dict[str, Any], chance: random.Random) -> None:
     elif isinstance(value, Tensor) and what > 3:
         holder[key] = spoiled(value, chance)
     else:
-        holder[key] = chance.choice(SETTINGS if holder is content["settings"] else WILD)
+        holder[key] = chance.choice(SETTINGS if holder is content.get("settings") else WILD)
 
 
 def spoiled(value: Tensor, chance: random.Random) -> Tensor:
