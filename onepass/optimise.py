@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -16,12 +17,13 @@ from onepass.nets import at_once
 Kind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
 MOMENTUM = 0.9
+CORRECTED = 2048  # gradients, after which 1 - beta^k is 1 in single precision
 
 
 def _uncompiled(kind: type[torch.optim.Optimizer]) -> Any:
     """torch's optimisers import its compiler, which takes longer than the rest of a start, only to
     tell it to stay away. The methods below that wrapping are the same."""
-    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    names = ("add_param_group", "zero_grad")
     inner = {name: inspect.unwrap(getattr(kind, name)) for name in names}
     inner["step"] = torch.no_grad()(inspect.unwrap(kind.step))  # without gradients, as outside
     return type(kind.__name__, (kind,), inner)
@@ -66,24 +68,34 @@ class _RowsOfTheirOwn:
         """theta - lr m_hat / (sqrt v_hat + eps), with m_hat = m / (1 - beta_1^k), v_hat =
         v / (1 - beta_2^k) and the k of each row; numerator and denominator times sqrt(1 - beta_2^k)
         here, which is one operation less for each element."""
-        lr, (beta_1, beta_2) = group["lr"], group["betas"]
-        count = self._count(parameters[0])  # k                                    (rows)
-        count += 1
-        root = (1 - beta_2**count).sqrt()
-        rate, eps = lr * root / (1 - beta_1**count), group["eps"] * root
+        lr, eps = group["lr"], group["eps"]
+        count = self._count(parameters[0])  # k, no further than it makes a difference   (rows)
+        count.add_(1).clamp_(max=CORRECTED)
+        corrections = _corrections(group["betas"], count.device).index_select(0, count)
+        rate, root = lr * corrections[:, 0], corrections[:, 1]
         for one in parameters:
             if group["decoupled_weight_decay"]:
                 one.mul_(1 - lr * group["weight_decay"])
             m, v = self.state[one]["exp_avg"], self.state[one]["exp_avg_sq"]
             by_row = (-1,) + (1,) * (one.ndim - 1)
-            one.addcmul_(m / (v.sqrt() + eps.view(by_row)), rate.view(by_row), value=-1)
+            below = torch.add(v.sqrt(), root.view(by_row), alpha=eps)
+            one.addcmul_(m / below, rate.view(by_row), value=-1)
 
     def _count(self, parameter: nn.Parameter) -> Tensor:
         """Of each row; one count will do for all parameters, since they have the same rows."""
         state = self.state[parameter]
         if "count" not in state:
-            state["count"] = torch.zeros(len(parameter), device=parameter.device)
+            state["count"] = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
         return state["count"]
+
+
+@lru_cache
+def _corrections(betas: tuple[float, float], device: torch.device) -> Tensor:
+    """For each k: sqrt(1 - beta_2^k) / (1 - beta_1^k) and sqrt(1 - beta_2^k), (k, 2). A step takes
+    them from a table, which is fewer kernels than to compute them."""
+    k = torch.arange(CORRECTED + 1, dtype=torch.float64)
+    root = (1 - betas[1] ** k).sqrt()
+    return torch.stack([root / (1 - betas[0] ** k), root], dim=1).float().to(device)
 
 
 def _by_rows(kind: type[torch.optim.Optimizer]) -> Any:
@@ -153,21 +165,21 @@ def load_state(
     parameters: Sequence[nn.Parameter],
     saved: dict[int, dict[str, Any]],
 ) -> None:
-    state = {
-        one: {name: _laid_out_as(one, value) for name, value in saved[place].items()}
-        for place, one in enumerate(parameters)
-        if place in saved
-    }
-    own_order = [one for group in optimizer.param_groups for one in group["params"]]
-    placed = {place: state[one] for place, one in enumerate(own_order) if one in state}
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": placed})
+    """Of an optimiser that has made no step yet. (torch's own way would turn counts into the kind
+    of number that the parameter has.)"""
+    for place, one in enumerate(parameters):
+        if place in saved:
+            kept = saved[place].items()
+            optimizer.state[one] = {name: _laid_out_as(one, value) for name, value in kept}
 
 
 def _laid_out_as(parameter: nn.Parameter, value: Tensor) -> Tensor:
     """A copy that lies in memory as the parameter does, which fused optimisers take for granted:
     images on a GPU are channels-last, on the host not."""
     alike = value.shape == parameter.shape
-    return torch.empty_like(parameter).copy_(value) if alike else value.clone()
+    return (
+        torch.empty_like(parameter).copy_(value) if alike else value.to(parameter.device, copy=True)
+    )
 
 
 def forget_rows(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, rows: slice) -> None:
