@@ -36,10 +36,13 @@ class ClassBook:
     def __post_init__(self) -> None:
         self.row_of = {label: row for row, label in enumerate(self.labels)}
 
+    def has_unseen(self, batch: Iterable[int]) -> bool:
+        return any(label not in self.row_of for label in batch)
+
     def boundary_due(self, batch: Iterable[int]) -> bool:
         """Whether a boundary will be inferred before this batch."""
         silent = not self.told and self.quiet >= self.gap and self.batches > 0
-        return silent and any(label not in self.row_of for label in batch)
+        return silent and self.has_unseen(batch)
 
     def enter(self, batch: Iterable[int]) -> bool:
         """Enters a batch's labels; says whether a boundary was inferred before it."""
@@ -60,21 +63,6 @@ class ClassBook:
         self.batches = 0
         self.task += 1
         return True
-
-    def arrivals(self, batch: Iterable[int]) -> int:
-        """How many classes of a batch have not been seen."""
-        return len(set(batch).difference(self.row_of))
-
-    def mark(self) -> tuple[int, int, int, int]:
-        """Where the book is now, for `back_to`."""
-        return len(self.labels), self.task, self.quiet, self.batches
-
-    def back_to(self, mark: tuple[int, int, int, int]) -> None:
-        """Takes a batch out again that was entered since."""
-        known, self.task, self.quiet, self.batches = mark
-        for label in self.labels[known:]:
-            del self.row_of[label]
-        del self.labels[known:]
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)

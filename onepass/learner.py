@@ -7,7 +7,6 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onepass import checkpoint, files, inputs
+from onepass import checkpoint, files, inputs, saved
 from onepass.classbook import ClassBook
-from onepass.compare import expect_keys, expect_kind, expect_number
 from onepass.copies import Copy
 from onepass.errors import (
     CheckpointError,
@@ -31,28 +29,11 @@ from onepass.errors import (
 )
 from onepass.memory import Store
 from onepass.nets import Head
-from onepass.parts import Images, Part, Preset, Step
+from onepass.parts import Images, Preset, Step, parts_of
 from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
-
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
-DIMENSIONS = {"uint8": 3, "float32": 1}  # of images, of vectors
-MOST_STEPS = 2**62
-LARGEST_SAMPLE = 2**28  # values
-NEW = ("steps", "book")  # what a state has at any time
-BEGUN = (
-    *NEW,
-    "finished",
-    "new",
-    "shape",
-    "dtype",
-    "model",
-    "optimizer",
-    "parts",
-    "generators",
-)
 
 
 class Whole(NamedTuple):
@@ -161,13 +142,13 @@ class Learner(Steps, Training, ABC):
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            mark, whole = self.book.mark(), self._kept_for(labels)
-            try:
-                rows = self._admit(labels)
+            batch = labels.tolist()
+            brings_new = self.book.has_unseen(batch)
+            with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
+                rows = self._admit(batch)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
-            except BaseException:
-                self._withdraw(mark, whole)
-                raise
+            if not brings_new:  # it moves the book only once it has been learned
+                self.book.enter(batch)
             self.steps += 1
             self._last_loss = step.loss  # looked at when someone looks, not now
         return step
@@ -175,12 +156,12 @@ class Learner(Steps, Training, ABC):
     def end_task(self) -> None:
         """Says that the running task is over, so that what a method does then is done before it is
         scored; `new_task` says it too. If it fails, the task has not ended."""
-        with self._changing(), self._all_or_nothing():
+        with self._changing(), self._all_or_nothing(self._end_is_due):
             self._end_task()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
-        with self._changing(), self._all_or_nothing():
+        with self._changing(), self._all_or_nothing(self._end_is_due):
             self._end_task()
             self.book.told = True
             if self.book.close_task():
@@ -297,7 +278,7 @@ class Learner(Steps, Training, ABC):
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
         with self._turns.change(), torch.inference_mode(False):
-            book = self._book_of(state)
+            book = saved.book_of(state, self.gap)
             try:
                 self._become(state, book)
             except BaseException as problem:
@@ -351,18 +332,6 @@ class Learner(Steps, Training, ABC):
             "or smaller features may help; what was saved before is as it was"
         )
 
-    def _book_of(self, state: dict[str, Any]) -> ClassBook:
-        """The class book in a saved state, which has every entry that it must have."""
-        expect_kind(state, dict, "state")
-        steps = expect_number(state.get("steps"), 0, MOST_STEPS, "steps")
-        expect_kind(state["steps"], int, "steps")
-        expect_keys(state, BEGUN if steps else NEW, "state")
-        book = ClassBook.from_state(state["book"], self.gap, steps)
-        if steps:
-            expect_kind(state["finished"], bool, "finished")
-            _expect_samples(state["shape"], state["dtype"], state["parts"])
-        return book
-
     def _become(self, state: dict[str, Any], book: ClassBook, features: int | None = None) -> None:
         """Goes on where the learner was that has this state. How many features there are is known
         of a state of this learner's own; any other is compared with what it is for. The book is
@@ -370,11 +339,12 @@ class Learner(Steps, Training, ABC):
         self._scorer = None
         if not state["steps"]:
             return
-        self._prepare(tuple(state["shape"]), DTYPES[state["dtype"]], features)
-        trainer = self.trainer
-        trainer.prepare_rows(state, len(book.labels), book.task)
+        self._prepare(tuple(state["shape"]), saved.DTYPES[state["dtype"]], features)
+        trainer, classes = self.trainer, len(book.labels)
+        saved.expect_rows_for(state, trainer, classes)
+        trainer.add_rows(0, classes, train=not (self.head == "frozen" and book.task))
         if features is None:
-            trainer.expect(state, len(book.labels))
+            saved.expect_fitting(state, trainer, classes)
         trainer.load_state_dict(state, state["steps"])
         self.steps, self.task_ended = state["steps"], state["finished"]
 
@@ -399,33 +369,19 @@ class Learner(Steps, Training, ABC):
             raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
-            self._trainer.parts = self._parts()
+            self._trainer.parts = parts_of(self)
         except BaseException:
             self._trainer = None
             raise
 
-    def _parts(self) -> dict[str, Part]:
-        """Every attribute that is a part; one that only a list or a dict holds would be forgotten
-        when the learner is saved."""
-        found: dict[str, Part] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Part) and value not in found.values():
-                found[name] = value
-        for name, value in vars(self).items():
-            inside = value.values() if isinstance(value, dict) else value
-            for one in inside if isinstance(value, list | tuple | dict) else ():
-                if isinstance(one, Part) and one not in found.values():
-                    raise InputError(f"{name} holds a part: give it an attribute of its own")
-        return found
-
-    def _admit(self, labels: Tensor) -> Tensor:
+    def _admit(self, batch: list[int]) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
-        batch, known = labels.tolist(), len(self.book.labels)
-        if self.book.boundary_due(batch):
-            self._end_task()
-        if self.book.enter(batch):
-            self._begin_task()
-        if len(self.book.labels) > known:
+        if self.book.has_unseen(batch):
+            known = len(self.book.labels)
+            if self.book.boundary_due(batch):
+                self._end_task()
+            if self.book.enter(batch):
+                self._begin_task()
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
@@ -433,53 +389,35 @@ class Learner(Steps, Training, ABC):
             return rows
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
-    def _whole(self) -> Whole:
-        return Whole(self.state_dict(), dict(self.spent))
-
-    def _kept_for(self, labels: Tensor) -> Whole | None:
-        """What `_withdraw` needs beside its own means, if the step of this batch fails: everything
-        where a boundary is due or the head has to grow, which is seldom; as a rule, nothing."""
-        if not self.steps:
-            return None
-        batch, book, trainer = labels.tolist(), self.book, self.trainer
-        needed = trainer.may_fail_late
-        if unseen := book.arrivals(batch):
-            grows = len(book.labels) + unseen > trainer.model.head.capacity
-            needed = needed or grows or book.boundary_due(batch)
-        return self._whole() if needed else None
-
-    def _withdraw(self, mark: tuple[int, int, int, int], whole: Whole | None) -> None:
-        """A step has failed, and the trainer has undone what it had done: what came with its batch
-        has not come either."""
-        self._scorer = None
-        came = len(self.book.labels)
-        self.book.back_to(mark)
-        if not self.steps:  # nothing was learned: as if nothing had been tried
-            self._trainer = None
-        elif whole is not None:
-            self._go_back(whole)
-        elif came > len(self.book.labels):
-            self.trainer.withdraw_rows(len(self.book.labels), came)
-
-    def _go_back(self, whole: Whole) -> None:
-        """Makes the trainer anew as it was, as `onepass.open` does; without asking the network
-        anything, which may be what fails."""
-        book = ClassBook(**whole.state["book"])
-        self._become(whole.state, book, features=self.model.head.weight.shape[1])
-        self.book, self.spent = book, whole.spent
-
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """For the end of a task: if what a method does then fails, all is as it was."""
-        works = type(self).on_task_end is not Learner.on_task_end
-        due = self.book.batches and not self.task_ended
-        whole = self._whole() if works and due else None
+    def _all_or_nothing(self, everything: bool) -> Iterator[None]:
+        """If what is done here fails, all is as it was. Of a step that brings no class and fails
+        before the network has moved the trainer undoes all by itself; `everything` says that this
+        may be something else, which is seldom: then the whole state is kept to go back to."""
+        needed = everything and self.steps > 0
+        before = Whole(self.state_dict(), dict(self.spent)) if needed else None
         try:
             yield
         except BaseException:
-            if whole is not None:
-                self._go_back(whole)
+            self._scorer = None
+            if not self.steps:  # nothing was learned: as if nothing had been tried
+                self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
+            elif before is not None:
+                self._go_back(before)
             raise
+
+    def _go_back(self, before: Whole) -> None:
+        """Makes the trainer anew as it was, as `onepass.open` does; without asking the network
+        anything, which may be what fails."""
+        book = ClassBook(**before.state["book"])
+        self._become(before.state, book, features=self.model.head.weight.shape[1])
+        self.book, self.spent = book, before.spent
+
+    @property
+    def _end_is_due(self) -> bool:
+        """Whether a method has something to do now that a task ends."""
+        works = type(self).on_task_end is not Learner.on_task_end
+        return works and self.book.batches > 0 and not self.task_ended
 
     def _end_task(self) -> None:
         if self.book.batches and not self.task_ended:
@@ -515,25 +453,6 @@ class Learner(Steps, Training, ABC):
             normalise=trainer.views.normalise,
             scorer=self._scorer[1],
         )
-
-
-def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
-    """What samples are, which decides how large everything becomes: before it is made."""
-    expect_kind(dtype, str, "dtype")
-    if dtype not in DTYPES:
-        raise CheckpointError(f"dtype is {dtype!r}, not {' or '.join(DTYPES)}")
-    expect_kind(shape, list, "shape")
-    for side in shape:
-        expect_kind(side, int, "shape")
-        expect_number(side, 1, LARGEST_SAMPLE, "shape")
-    if len(shape) != DIMENSIONS[dtype] or math.prod(shape) > LARGEST_SAMPLE:
-        raise CheckpointError(f"shape is {shape} for {dtype} samples")
-    expect_kind(parts, dict, "parts")
-    for name, part in parts.items():
-        if isinstance(part, dict) and {"size", "x", "y"} <= part.keys():  # a memory
-            held = list(part["x"].shape[1:]) if isinstance(part["x"], Tensor) else None
-            if held != shape:
-                raise CheckpointError(f"shape is {shape}, but parts.{name}.x holds {held}")
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onepass.compare import expect_alike
+from onepass.errors import InputError
 
 
 class Samples(NamedTuple):
@@ -109,6 +110,21 @@ class Part:
         """As it was then, in place, where a captured step reads it."""
         for name, value in mark.items():
             getattr(self, name).copy_(value)
+
+
+def parts_of(owner: object) -> dict[str, Part]:
+    """Every attribute that is a part; one that only a list or a dict holds would be forgotten when
+    its owner is saved."""
+    found: dict[str, Part] = {}
+    for name, value in vars(owner).items():
+        if isinstance(value, Part) and value not in found.values():
+            found[name] = value
+    for name, value in vars(owner).items():
+        inside = value.values() if isinstance(value, dict) else value
+        for one in inside if isinstance(value, list | tuple | dict) else ():
+            if isinstance(one, Part) and one not in found.values():
+                raise InputError(f"{name} holds a part: give it an attribute of its own")
+    return found
 
 
 @dataclass(frozen=True, eq=False)

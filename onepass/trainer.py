@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from onepass import devices, engine, optimise
-from onepass.compare import expect_alike, expect_keys, expect_kind
 from onepass.engine import StepFunction
 from onepass.errors import CheckpointError, TrainingError
 from onepass.memory import Store
@@ -139,8 +138,8 @@ class Trainer:
         self._twin = evaluating(self.model)
         self.aside = Aside()
         self._waiting: list[tuple[Store, Callable[[], None]]] = []
-        self._displaced: tuple[slice, list[tuple[Tensor, Tensor]]] = (slice(0), [])
-        self._in_step = self._moved = self._asked_again = self._has_run = False
+        self._moved: bool | None = None  # whether the network has, in the step; None outside of one
+        self._asked_again: bool | None = None  # when it had; None before a step has shown it
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
             (module, name)
@@ -189,7 +188,7 @@ class Trainer:
     @property
     def evaluator(self) -> Classifier:
         """The network as it is now, in evaluation mode; training does not notice who asks it."""
-        self._asked_again |= self._moved
+        self._note_asking()
         refresh(self._twin, self.model)
         return self._twin
 
@@ -203,10 +202,9 @@ class Trainer:
         """Whether a step may fail when the network has moved: its method asks the network again
         then, as far as one step has shown, and the network is not one of ours, which answer
         whenever they have answered before. (A graph asks nobody.)"""
-        if self._has_run and not self._asked_again:
-            return False
         ours = type(self.model.body).__module__.startswith("onepass.")
-        return not ours and isinstance(self._engine, engine.Eager)
+        may_ask = self._asked_again is not False and isinstance(self._engine, engine.Eager)
+        return may_ask and not ours
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Executes a step, eagerly or as a graph. One that fails before the network has moved
@@ -214,7 +212,7 @@ class Trainer:
 
         def whole(x: Tensor, y: Tensor) -> Step:
             before = None if parallel.capturing(x) else self._mark()  # a capture moves nothing
-            self._in_step = True
+            self._moved = False
             try:
                 done = step(x, y)
                 self.finish()
@@ -224,8 +222,8 @@ class Trainer:
                     self._back_to(before)
                 raise
             finally:
-                self._in_step = self._moved = False
-            self._has_run = True
+                self._moved = None
+            self._asked_again = bool(self._asked_again)
             return done
 
         return self._engine.run(whole, x, y)
@@ -294,12 +292,18 @@ class Trainer:
             self.optimizer.step()
         except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
             raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
-        self._asked_again |= self._moved
-        self._moved = self._in_step
+        self._note_asking()
+        if self._moved is not None:
+            self._moved = True
         self.model.head.restore()  # rows that are spare or frozen stay where they are
         for part in self.parts.values():
             part.follow()
         self.finish()
+
+    def _note_asking(self) -> None:
+        """The network is asked, for features or for a gradient: perhaps when it has moved."""
+        if self._moved:
+            self._asked_again = True
 
     # ---- classes
 
@@ -312,22 +316,8 @@ class Trainer:
         self.new[born] = True
         head = self.model.head
         head.free[born] = train
-        kept = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
-        by_row = [value for each in kept for value in each.values() if value.ndim]
-        self._displaced = born, [(value[born], value[born].clone()) for value in by_row]
         for parameter in head.trainable:
             optimise.forget_rows(self.optimizer, parameter, born)
-        self.classes_changed()
-
-    def withdraw_rows(self, first: int, end: int) -> None:
-        """Rows from `first` up to `end`, the last that were added, wait for a class again, at their
-        birth values, with what decay had gathered in their moments."""
-        gone = slice(first, end)
-        self.seen[gone] = self.new[gone] = self.model.head.free[gone] = False
-        self.model.head.restore()
-        rows, moments = self._displaced
-        for place, value in moments if rows == gone else ():
-            place.copy_(value)
         self.classes_changed()
 
     def new_task(self) -> None:
@@ -374,59 +364,9 @@ class Trainer:
             },
         }
 
-    def prepare_rows(self, state: dict[str, Any], classes: int, task: int) -> None:
-        """Makes room for what a trainer of these settings has after so many boundaries, in so many
-        classes; unless that is not what the state has."""
-        capacity = self.model.head.capacity
-        while capacity < classes:
-            capacity *= 2
-        expect_alike(state["new"], torch.zeros(capacity, dtype=torch.bool), "new")
-        if bool(state["new"][classes:].any()):
-            raise CheckpointError(f"new has a row that none of the {classes} classes has")
-        self.add_rows(0, classes, train=not (self.settings.head == "frozen" and task))
-
-    def expect(self, state: dict[str, Any], classes: int) -> None:
-        """Refuses a state that is not one of these settings with so many classes, for which there
-        is room already."""
-        expect_alike(state["model"], dict(self.model.state_dict()), "model")
-        self._expect_moments(state["optimizer"])
-        saving = {name: part for name, part in self.parts.items() if part.state_dict()}
-        expect_keys(state["parts"], saving, "parts")
-        for name, part in saving.items():
-            expect_kind(state["parts"][name], dict, f"parts.{name}")
-            part.expect(state["parts"][name], classes, f"parts.{name}")
-        expect_keys(state["generators"], self.rngs, "generators")
-        for name, rng in self.rngs.items():
-            self._expect_generator(state["generators"][name], rng, f"generators.{name}")
-
-    def _expect_moments(self, saved: Any) -> None:
-        """What the optimiser keeps of a parameter it says itself, after a step; of one that has had
-        no gradient yet, nothing."""
-        for parameter in self.trainable:
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        wanted = optimise.state_of(self.optimizer, self.trainable)
-        self.optimizer.state.clear()
-        for parameter in self.trainable:
-            parameter.grad = None
-        expect_kind(saved, dict, "optimizer")
-        for place, moments in saved.items():
-            if place not in wanted:
-                raise CheckpointError(f"optimizer has {place!r}, which nothing here is for")
-            expect_kind(moments, dict, f"optimizer.{place}")
-            if moments:
-                expect_alike(moments, wanted[place], f"optimizer.{place}")
-
-    def _expect_generator(self, saved: Any, rng: torch.Generator, name: str) -> None:
-        """Of a generator of another kind of device nothing but its kind is used."""
-        expect_keys(saved, ("device", "state"), name)
-        expect_kind(saved["device"], str, f"{name}.device")
-        if saved["device"] == rng.device.type:
-            expect_alike(saved["state"], rng.get_state(), f"{name}.state")
-
     def load_state_dict(self, state: dict[str, Any], steps: int) -> None:
-        """Goes on where another trainer of these settings was, after so many steps; its rows have
-        been prepared."""
+        """Goes on where another trainer of these settings was, after so many steps; this one has as
+        many rows."""
         self.new.copy_(state["new"])
         self.classes_changed()
         self.model.load_state_dict(state["model"])

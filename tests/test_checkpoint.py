@@ -14,7 +14,7 @@ from sklearn.base import clone
 from torch import nn
 
 import onepass
-from onepass import CheckpointError, ClassIncremental, checkpoint, files, registry
+from onepass import CheckpointError, ClassIncremental, checkpoint, files, registry, saved
 from onepass.evaluate import Tick, walk
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
@@ -240,21 +240,7 @@ def test_a_checkpoint_that_lacks_a_part_is_refused(name, stream, tmp_path):
         onepass.open(path, device="cpu")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "steps",
-        "book",
-        "finished",
-        "new",
-        "shape",
-        "dtype",
-        "model",
-        "optimizer",
-        "parts",
-        "generators",
-    ],
-)
+@pytest.mark.parametrize("name", saved.BEGUN)
 def test_a_state_that_lacks_a_part_is_refused(name, stream, tmp_path):
     path = damaged(tmp_path, stream, lambda content: content["state"].pop(name))
     with pytest.raises(CheckpointError, match=r"damaged\.pt does not fit"):

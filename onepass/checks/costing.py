@@ -127,7 +127,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
     for stop in (1, 12):
         learner = teach(make(method, device="cpu"), stream, last=stop)
         x, y = stream.batch(stop)
-        rows = learner._admit(y)
+        rows = learner._admit(y.tolist())
         mode = FakeTensorMode()
         clones = {id(rng): rng.clone_state() for rng in learner.rngs.values()}
         with FakeCopyMode(mode):
@@ -173,7 +173,7 @@ def the_step_never_waits(method: Method) -> None:
     stream = small_stream().on(torch.device("cuda"))
     learner = teach(make(method, device="cuda", engine="eager"), stream, last=12)
     x, y = stream.batch(12)
-    rows = learner._admit(y)
+    rows = learner._admit(y.tolist())
     torch.cuda.set_sync_debug_mode("error")
     try:
         learner.step(x, rows)

@@ -118,8 +118,8 @@ class CountsBeforeItChecks(ER):
 
 @breaks("labels_are_only_names")
 class OrdersByLabel(ER):
-    def _admit(self, labels):
-        return super()._admit(labels).flip(0) if int(labels[0]) > 100 else super()._admit(labels)
+    def _admit(self, batch):
+        return super()._admit(batch).flip(0) if batch[0] > 100 else super()._admit(batch)
 
 
 @breaks("nobody_tells_the_future")
