@@ -1,0 +1,25 @@
+"""Learners that are stopped on the way, and the stream that they are on."""
+
+import onepass
+from onepass import ClassIncremental, registry
+from onepass.evaluate import Tick, walk
+
+
+def coloured_stream():
+    """More classes than the head's first capacity, and colours, so that everything is drawn."""
+    data = onepass.load(
+        "synthetic", classes=20, train_per_class=4, test_per_class=2, shape=(3, 6, 6), noise=0.1
+    )
+    return ClassIncremental(data, tasks=5, batch=2, seed=0)
+
+
+def small(key, **settings):
+    kind = registry.get(key).learner
+    chosen = {"memory": 12, **settings} if "memory" in kind.setting_names() else settings
+    return kind.configured(device="cpu", seed=3, **chosen)
+
+
+def live(learner, stream, first=0, past=None):
+    for tick in walk(learner, stream, start=Tick(first, 0, 0.0)):
+        if tick.step == past:
+            return
