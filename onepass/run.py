@@ -31,6 +31,7 @@ from onepass.result import Result
 from onepass.scoring import BEGINNING, Point
 from onepass.streams import Stream
 from onepass.supplies import Supplies
+from onepass.words import shortened
 
 log = logging.getLogger("onepass")
 SHORT = Repr()
@@ -178,7 +179,7 @@ def _versions_differ(folder: RunFolder, since: OtherVersions, anyway: bool) -> b
     other bits may come of it, so it is refused, unless `anyway`. An old run may not tell."""
     last = {**(folder.description() or {}), **(since[-1] if since else {})}
     told = [
-        f"{name} {last[name]}, and this is {now}"
+        f"{name} {shortened(last[name])}, and this is {now}"
         for name, now in versions().items()
         if last.get(name) not in (None, now)
     ]

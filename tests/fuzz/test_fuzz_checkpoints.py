@@ -72,6 +72,11 @@ def places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return found
 
 
+def wild(chance: random.Random) -> Any:
+    """A copy: the next change may be of something inside."""
+    return copy.deepcopy(chance.choice(WILD))
+
+
 def spoil(content: dict[str, Any], chance: random.Random) -> None:
     """One entry, somewhere, is another, or no longer there, or there is one more."""
     holder, key = chance.choice(places(content, []))
@@ -79,16 +84,17 @@ def spoil(content: dict[str, Any], chance: random.Random) -> None:
     if what == 0:
         del holder[key]
     elif what == 1 and isinstance(holder, dict):
-        holder[chance.choice(WILD[:16])] = chance.choice(WILD)
+        holder[chance.choice(WILD[:16])] = wild(chance)
     elif what == 1:
-        holder.append(chance.choice([value, *WILD]))
+        holder.append(chance.choice([value, wild(chance)]))
     elif what == 2:
         other, name = chance.choice(places(content, []))
         holder[key] = copy.deepcopy(other[name])
     elif isinstance(value, Tensor) and what > 3:
         holder[key] = spoiled(value, chance)
     else:
-        holder[key] = chance.choice(SETTINGS if holder is content.get("settings") else WILD)
+        setting = holder is content.get("settings")
+        holder[key] = copy.deepcopy(chance.choice(SETTINGS)) if setting else wild(chance)
 
 
 def spoiled(value: Tensor, chance: random.Random) -> Tensor:
