@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +24,36 @@ JOBS = [Job("er", "synthetic", seed=seed, device="cpu") for seed in range(4)]
 BIG = Job("gsa", "synthetic", device="cpu")
 
 
+@dataclass(eq=False)
+class Try:
+    job: Job
+    together: int = 0
+
+
 class Stage:
-    """Runs jobs with puppets, and sees how many are at work beside each when it starts."""
+    """Runs jobs with puppets, and knows of each try in turn how many were at work together."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> None:
-        self.answers, self.at_work, self.beside = answers, 0, {}
-        self.order: list[Job] = []
-        self.lock = threading.Lock()
+        self.answers, self.tries, self.lock = answers, [], threading.Lock()
+        self.at_work: list[Try] = []
         monkeypatch.setattr(processes, "PAUSE", 0.01)
         play(monkeypatch, self.script)
 
     def script(self, job: Job, gpu: str | None) -> tuple[Any, ...]:
+        this = Try(job)
         with self.lock:
-            self.beside.setdefault(job.folder_name, []).append(self.at_work)
-            self.at_work += 1
-            self.order.append(job)
-        threading.Event().wait(0.1)  # long enough for others to start beside it
+            self.tries.append(this)
+            self.at_work.append(this)
+            for one in self.at_work:
+                one.together = max(one.together, len(self.at_work))
+        threading.Event().wait(0.2)  # long enough for others to start beside it
         answers = self.answers.get(job.folder_name)
         with self.lock:
-            self.at_work -= 1
+            self.at_work.remove(this)
         return answers.pop(0) if answers else result(job)
+
+    def of(self, job: Job) -> list[int]:
+        return [one.together for one in self.tries if one.job == job]
 
     def play(
         self, jobs: list[Job], out: Path, executor: Processes, queue: InOrder | None = None
@@ -74,7 +85,7 @@ def test_a_run_for_which_there_is_no_room_waits(
     stage = Stage(monkeypatch, {})
     ended = stage.play(JOBS, tmp_path, Processes(3, memory(free, er=4 * GIB)))
     assert len(ended) == 4
-    assert max(n for counts in stage.beside.values() for n in counts) == most - 1
+    assert max(one.together for one in stage.tries) == most
 
 
 def test_a_large_run_waits_until_it_is_alone_and_small_ones_go_before_it(
@@ -84,8 +95,7 @@ def test_a_large_run_waits_until_it_is_alone_and_small_ones_go_before_it(
     jobs = [JOBS[0], BIG, *JOBS[1:]]
     ended = stage.play(jobs, tmp_path, Processes(2, memory(9 * GIB, er=GIB, gsa=50 * GIB)))
     assert len(ended) == 5 and all(isinstance(one, Result) for _, one in ended)
-    assert stage.order[-1] == BIG
-    assert stage.beside[BIG.folder_name] == [0]
+    assert stage.of(BIG) == [1] and stage.tries[1].job == JOBS[1]
 
 
 def test_what_the_runs_hold_already_is_not_counted_twice() -> None:
@@ -104,7 +114,7 @@ def test_a_kind_is_remembered_by_its_largest_run_and_guessed_until_then() -> Non
     assert small > PROCESS + digits.train_x.nbytes
     book.saw(BIG, Taken(most=70 * MIB))
     book.saw(BIG, Taken(most=50 * MIB))
-    other_seed, other_kind = Job(**{**vars(BIG), "seed": 7}), Job(**{**vars(BIG), "memory": 7})
+    other_seed, other_kind = replace(BIG, seed=7), replace(BIG, memory=7)
     assert book.expected(other_seed) == 70 * MIB
     assert book.expected(other_kind) == PROCESS
 
@@ -126,22 +136,20 @@ def test_this_machine_tells_what_is_free_and_what_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "kernel_kills"),
-    [(failed("memory"), [0]), (KILLED, [0, 0, 0, 1]), (KILLED, [None])],
+    ("answer", "kills"),
+    [(failed("memory"), (0, 0)), (KILLED, (0, 1)), (KILLED, (None, None))],
     ids=["out of memory", "killed for it", "killed, perhaps for it"],
 )
 def test_a_run_that_found_no_memory_beside_others_is_tried_again_alone(
-    answer: Any, kernel_kills: list[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: Any, kills: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(monkeypatch, {JOBS[0].folder_name: [answer]})
-    kills = list(kernel_kills)
-    monkeypatch.setattr(
-        seats, "killed_by_kernel", lambda: kills.pop(0) if len(kills) > 1 else kills[0]
-    )
+    """`kills` are those that the kernel tells of, before and after."""
+    answers = [answer]
+    stage = Stage(monkeypatch, {JOBS[0].folder_name: answers})
+    monkeypatch.setattr(seats, "killed_by_kernel", lambda: kills[not answers])
     ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert all(isinstance(one, Result) for _, one in ended)
-    assert stage.order[-1] == JOBS[0] and stage.order.count(JOBS[0]) == 2
-    assert stage.beside[JOBS[0].folder_name][1] == 0
+    assert stage.of(JOBS[0]) == [2, 1]
 
 
 def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
@@ -150,7 +158,7 @@ def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED]})
     monkeypatch.setattr(seats, "killed_by_kernel", lambda: 3)
     stage.play(JOBS, tmp_path, Processes(2, memory(None)))
-    assert stage.order[-1] != JOBS[0] and stage.order.count(JOBS[0]) == 2
+    assert stage.of(JOBS[0]) == [2, 2]
 
 
 def test_a_run_that_is_alone_and_finds_no_memory_is_reported(
@@ -158,7 +166,7 @@ def test_a_run_that_is_alone_and_finds_no_memory_is_reported(
 ) -> None:
     stage = Stage(monkeypatch, {BIG.folder_name: [failed("memory"), failed("memory")]})
     ended = stage.play([BIG, *JOBS], tmp_path, Processes(2, memory(None)))
-    assert stage.order.count(BIG) == 2
+    assert stage.of(BIG) == [2, 1]
     (problem,) = [one for _, one in ended if isinstance(one, Exception)]
     assert isinstance(problem, TooLargeError)
 
@@ -179,7 +187,7 @@ def test_the_queue_is_asked_when_a_place_is_free(
     stage, asked = Stage(monkeypatch, {}), []
 
     def last_first(queue: InOrder, fits: Fits) -> int | None:
-        asked.append(len(stage.order))
+        asked.append(len(stage.tries))
         return queue.waiting.pop() if queue.waiting else None
 
     ended = stage.play(JOBS, tmp_path, Processes(1, memory(None)), picking(last_first))
@@ -201,4 +209,4 @@ def test_a_queue_that_has_nothing_now_is_asked_again_while_something_runs(
 
     ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)), picking(hesitating))
     assert [index for index, _ in ended] == [0, 1]
-    assert stage.beside[JOBS[1].folder_name] == [1]
+    assert stage.of(JOBS[1]) == [2]
