@@ -27,6 +27,7 @@ BIG = Job("gsa", "synthetic", device="cpu")
 @dataclass(eq=False)
 class Try:
     job: Job
+    workers: int
     together: int = 0
 
 
@@ -37,10 +38,10 @@ class Stage:
         self.answers, self.tries, self.lock = answers, [], threading.Lock()
         self.at_work: list[Try] = []
         monkeypatch.setattr(processes, "PAUSE", 0.01)
-        play(monkeypatch, self.script)
+        self.puppets = play(monkeypatch, self.script)
 
     def script(self, job: Job, gpu: str | None) -> tuple[Any, ...]:
-        this = Try(job)
+        this = Try(job, self.puppets.alive)
         with self.lock:
             self.tries.append(this)
             self.at_work.append(this)
@@ -150,6 +151,8 @@ def test_a_run_that_found_no_memory_beside_others_is_tried_again_alone(
     ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert all(isinstance(one, Result) for _, one in ended)
     assert stage.of(JOBS[0]) == [2, 1]
+    (_, alone) = [one for one in stage.tries if one.job == JOBS[0]]
+    assert alone.workers == 1, "one that waits holds memory"
 
 
 def test_a_worker_that_somebody_else_killed_is_replaced_at_once(

@@ -94,7 +94,7 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
     assert where.keys() == set(range(6)) and set(where.values()) == {"GPU-aa", "GPU-bb"}
-    assert puppets.begun == 4
+    assert len(puppets.all) == 4
     assert os.environ.get(VISIBLE) == before
 
 

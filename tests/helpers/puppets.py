@@ -38,14 +38,19 @@ class Puppets:
     script says, which is told the job and the GPU that the process would see."""
 
     def __init__(self, script: Script) -> None:
-        self.script, self.begun = script, 0
+        self.script: Script = script
+        self.all: list[Puppet] = []
+
+    @property
+    def alive(self) -> int:
+        return sum(one.thread.is_alive() for one in self.all)
 
     def Pipe(self) -> tuple[Connection, Connection]:
         return Pipe()
 
     def Process(self, target: object, args: tuple[Connection, int]) -> Puppet:
-        self.begun += 1
-        return Puppet(self.script, args[0])
+        self.all.append(Puppet(self.script, args[0]))
+        return self.all[-1]
 
 
 class Puppet:
