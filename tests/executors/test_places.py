@@ -31,9 +31,10 @@ UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
         ("2, GPU-aa", 2, UUIDS, ["2", "GPU-aa"]),
         ("1,7", 1, UUIDS, ["1"]),  # CUDA takes them up to the first that is not there
         (None, 2, [], ["0", "1"]),
+        (None, 1, UUIDS, ["0"]),
         (None, 0, [], []),
     ],
-    ids=["all", "chosen", "one is not there", "without nvidia-smi", "none"],
+    ids=["all", "chosen", "one is not there", "without nvidia-smi", "one", "none"],
 )
 def test_gpus_are_found_by_themselves_in_the_words_of_the_user(
     visible: str | None,
