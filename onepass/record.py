@@ -12,6 +12,7 @@ folder from which the run can go on.
 
 from __future__ import annotations
 
+import glob
 import logging
 import platform
 import subprocess
@@ -26,6 +27,7 @@ import torch
 
 from onepass import checkpoint, files
 from onepass.errors import CheckpointError, RunError
+from onepass.job import Job, digest
 from onepass.result import Result
 from onepass.scoring import Point, Tick
 from onepass.settings import check
@@ -62,6 +64,16 @@ class RunFolder:
         self.events_file = self.lines_file(EVENTS)
         self.checkpoint_file = path / "checkpoint.pt"
         self.result_file = path / "result.json"
+
+    @classmethod
+    def of(cls, job: Job, out: Path) -> RunFolder:
+        """A job's folder below `out`. If the user's own data were renamed since, it has their old
+        name, and the digest of what they hold."""
+        path = out / job.folder_name
+        if job.is_own and not path.exists():
+            start, end = job.folder_ends
+            path = next(iter(sorted(out.glob(f"{glob.escape(start)}-*{end}"))), path)
+        return cls(path)
 
     def lines_file(self, key: str) -> Path:
         return self.path / f"{key}.jsonl"
@@ -242,16 +254,16 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _describes_a_run(content: dict[str, Any]) -> bool:
-    """Whether a run.json holds what is asked of it; an older one may lack all but the job."""
+    """Whether a run.json holds what is asked of it, and its job is the one whose identity it has;
+    an older one may lack all but the job."""
     try:
         check("job", content.get("job"), dict)
-        check("dataset", content["job"].get("dataset", ""), str)
         check("probes", content.get("probes", []), list[str])
-        for name in ("data_sha256", *versions()):
+        for name in ("identity", "commit", *versions()):
             check(name, content.get(name), str | None)
+        return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
         return False
-    return "\0" not in content["job"].get("dataset", "")
 
 
 def finished_runs(folder: Path) -> list[RunFolder]:

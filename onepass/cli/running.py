@@ -22,6 +22,7 @@ from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.result import Result
 from onepass.settings import check
+from onepass.supplies import Supplies
 from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
@@ -169,6 +170,8 @@ def run(
     ]
     if deterministic:
         devices.allow_determinism()
+    supplies = Supplies()
+    jobs = [supplies.known(job) if job.is_own else job for job in jobs]
     _check_list(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")

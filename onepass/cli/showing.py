@@ -62,6 +62,7 @@ def _methods() -> list[dict[str, Any]]:
         entries.append(
             {
                 "method": info.key,
+                "revision": info.revision,
                 "paper": info.paper,
                 "year": info.year or None,
                 "trained images a step": images.trained,
@@ -181,6 +182,6 @@ def figure(
         figures.accuracy([run.path for run in finished_runs(Path(drawn))], output, kind=kind)
     else:
         data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
-        table = filled(parse(drawn), {"tasks": usual_tasks(data)})
+        table = filled(parse(drawn), {"tasks": usual_tasks(data.name, data.classes)})
         figures.stream(make(data, table, seed=seed), output)
     say(str(output))

@@ -71,7 +71,8 @@ def _grouped(results: Sequence[Result]) -> dict[str, list[RunFolder]]:
     memories = {result.memory for (result, *_) in groups if result.memory}
     several = len(datasets) > 1 or len(memories) > 1
     variants = [set(result.variant.split()) for (result, *_) in groups]
-    common = set.intersection(*variants) if len(groups) > 1 else set()
+    shared = set.intersection(*variants) if len(groups) > 1 else set()
+    common = {word for word in shared if not word.startswith("revision=")}
     return {
         _name(group[0], several, common): [RunFolder(Path(result.out)) for result in group]
         for group in groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -13,7 +14,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from onepass import registry
 from onepass.data.catalogue import CATALOGUE
+from onepass.data.load import is_path
 from onepass.errors import InputError
 from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
@@ -79,21 +82,59 @@ def summarise(results: Sequence[Result]) -> list[Row]:
 
 
 def grouped(results: Sequence[Result]) -> list[list[Result]]:
-    """The results of each row: those of one method, variant, dataset and memory, in the order in
-    which they first come. A run that lies in two folders, or that was made for two memories and
-    uses none, counts once. Of two datasets with the same name each is shown by more of its path."""
+    """The results of each row: those of one method, revision, variant, dataset and memory, in the
+    order in which they first come. A run that lies in two folders, or that was made for two
+    memories and uses none, counts once. Of two datasets with the same name each is shown by more of
+    its path; a revision that is not the method's present one is part of the variant."""
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
-    identities: dict[str, set[str]] = {}
+    revisions: dict[tuple[Any, ...], set[int]] = {}
+    names = _names_of_data(results)
     for result in results:
-        identities.setdefault(result.dataset, set()).add(result.dataset_identity)
-    for result in results:
-        named = result
-        if len(same_name := identities[result.dataset]) > 1:
-            named = replace(result, dataset=_told_apart(same_name)[result.dataset_identity])
+        named = replace(result, dataset=names[result.dataset, _data_of(result)])
         key = (named.dataset, named.memory, named.method, named.variant)
         same = (named.seed, named.state_sha256, named.accuracy)
-        groups.setdefault(key, {}).setdefault(same, named)
-    return [row for group in groups.values() for row in _one_of_each_seed(list(group.values()))]
+        groups.setdefault((*key, named.revision), {}).setdefault(same, named)
+        revisions.setdefault(key, set()).add(named.revision)
+    return [
+        row
+        for key, group in groups.items()
+        for row in _one_of_each_seed(
+            [_with_revision(result, revisions[key[:-1]]) for result in group.values()]
+        )
+    ]
+
+
+def _with_revision(result: Result, shown: set[int]) -> Result:
+    """A result of another revision than the present one says so. One that was run before revisions
+    were counted is of an unknown one, and says so where another one stands beside it."""
+    method, revision = registry.METHODS.entries.get(result.method), result.revision
+    if revision == (method.revision if method else max(shown)) or shown == {0}:
+        return result
+    word = f"revision={revision or 'unknown'}"
+    return replace(result, variant=f"{word} {result.variant}".rstrip())
+
+
+def _data_of(result: Result) -> str:
+    """Which data: a name of ours, or what the user's own hold; of an older run, where they lay."""
+    own = is_path(result.dataset_identity)
+    return (result.data_sha256 if own else "") or result.dataset_identity
+
+
+def _names_of_data(results: Sequence[Result]) -> dict[tuple[str, str], str]:
+    """How each dataset is shown, by its name and by which data it is: those that share a name, by
+    the ends of their paths, and if they also lay at one place, one after another, by what they
+    hold."""
+    places: dict[str, dict[str, str]] = {}
+    for result in results:
+        same_name = places.setdefault(result.dataset, {})
+        same_name.setdefault(_data_of(result), result.dataset_identity)
+    shown = {}
+    for name, found in places.items():
+        taken = Counter(found.values())
+        ends = _told_apart(set(taken)) if len(found) > 1 else dict.fromkeys(taken, name)
+        for which, place in found.items():
+            shown[name, which] = ends[place] + (f" {which[:8]}" if taken[place] > 1 else "")
+    return shown
 
 
 def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
