@@ -45,7 +45,7 @@ def write_json(path: Path, content: object) -> None:
 
 def append(path: Path, text: str) -> None:
     try:
-        with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "a") as file:
+        with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as file:
             file.write(text)
     except OSError as problem:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None

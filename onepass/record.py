@@ -5,6 +5,7 @@
     <key>.jsonl     what a listener of that name had to say
     checkpoint.pt   the learner and its progress, whole at any moment
     result.json     metrics; there once the run has finished
+    log.txt         when it started, went on and ended, warnings, what it failed with
 
 Every file is replaced as a whole or appended to by whole lines, so a kill at any moment leaves a
 folder from which the run can go on.
@@ -19,6 +20,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -26,12 +28,13 @@ import numpy as np
 import torch
 
 from onepass import checkpoint, files
-from onepass.errors import CheckpointError, RunError
+from onepass.errors import CheckpointError, RunError, WriteError
 from onepass.job import Job, digest
 from onepass.result import Result
 from onepass.scoring import Point, Tick
 from onepass.settings import check
 from onepass.version import __version__
+from onepass.words import plain
 
 EVENTS = "events"
 OtherVersions = list[dict[str, int | str]]
@@ -64,6 +67,7 @@ class RunFolder:
         self.events_file = self.lines_file(EVENTS)
         self.checkpoint_file = path / "checkpoint.pt"
         self.result_file = path / "result.json"
+        self.log_file = path / "log.txt"
 
     @classmethod
     def of(cls, job: Job, out: Path) -> RunFolder:
@@ -179,6 +183,16 @@ class RunFolder:
         """Removes what a kill left half-written."""
         for partial in self.path.glob(".*.partial"):
             partial.unlink(missing_ok=True)
+
+    def note(self, text: str) -> bool:
+        """Adds to the log, with the time, and says whether it could: a run never fails for that."""
+        first, *others = [plain(line) for line in text.rstrip().split("\n")]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            files.append(self.log_file, _as_text([f"{now} {first}", *others]))
+        except WriteError:
+            return False
+        return True
 
     def finish(self, result: Result) -> None:
         files.write_json(self.result_file, result.as_json())

@@ -24,6 +24,7 @@ from onepass.listeners.audience import check_keys
 from onepass.listeners.recorder import CheckpointEvery, Recorder
 from onepass.record import OtherVersions, RunFolder, SoFar, surroundings, versions
 from onepass.result import Result, gpu_of, plain_settings
+from onepass.runlog import logged
 from onepass.scoring import BEGINNING, Point
 from onepass.streams import Stream
 from onepass.supplies import Supplies
@@ -110,21 +111,27 @@ def _carry_out(
     elif _versions_differ(folder, before.other_versions, anyway):
         now: dict[str, int | str] = {"step": before.tick.step, **versions()}
         before = replace(before, other_versions=[*before.other_versions, now])
-    every, prequential = job.score_every(stream), job.prequential
+    every = job.score_every(stream)
     recorder = Recorder(folder, listeners, before, checkpoint)
     _check_points(folder, recorder.points, learner, stream, every, before.tick.step)
-    audience = recorder.audience
-    audience.load_state_dict(before.states)
-    audience.started(Run(learner, stream, before.tick, job, folder.path))
-    for tick in walk(
-        learner, stream, every=every, prequential=prequential, start=before.tick, listener=audience
-    ):
-        recorder.save(learner, tick)
-    result = Result.of(job, stream, learner, recorder.points, folder.path)
-    began = folder.description() or {}
-    result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
-    audience.finished(result)
-    return replace(result, dropped=audience.dropped)
+    with logged(folder, before.tick.step):
+        audience = recorder.audience
+        audience.load_state_dict(before.states)
+        audience.started(Run(learner, stream, before.tick, job, folder.path))
+        for tick in walk(
+            learner,
+            stream,
+            every=every,
+            prequential=job.prequential,
+            start=before.tick,
+            listener=audience,
+        ):
+            recorder.save(learner, tick)
+        result = Result.of(job, stream, learner, recorder.points, folder.path)
+        began = folder.description() or {}
+        result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
+        audience.finished(result)
+        return replace(result, dropped=audience.dropped)
 
 
 # ---- what a folder holds already

@@ -38,8 +38,8 @@ def read(folder: Path, name: str) -> dict:
     return json.loads((folder / name).read_text())
 
 
-def test_a_finished_folder_holds_four_files(folder: Path) -> None:
-    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json"}
+def test_a_finished_folder_holds_its_files_and_no_other(folder: Path) -> None:
+    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
 
 
 # ---- run.json

@@ -467,7 +467,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path
     assert str(disk) in done.error
     assert "status 2" in done.err
     listed = done.err.split("status 2\n")[1].split("er seed")[0].split()
-    assert set(listed) - {".lock"} == {"checkpoint.pt", "events.jsonl", "run.json"}
+    assert set(listed) - {".lock"} == {"checkpoint.pt", "events.jsonl", "run.json", "log.txt"}
     assert done.status == 0, done.err
     whole = onepass("run", "er", "--device", "cpu", "--json", "--out", tmp_path / "w").record
     assert done.record["state_sha256"] == whole["state_sha256"]
@@ -482,7 +482,7 @@ def test_a_file_that_may_not_grow_is_one_line_and_leaves_nothing_half_written(
     done = process(*RUN, "--checkpoint", 5, "--out", tmp_path, preexec_fn=limit)
     assert (done.status, done.out) == (2, "")
     assert "checkpoint.pt" in done.error
-    assert names(tmp_path / JOB.folder_name) == {"run.json", "events.jsonl"}
+    assert names(tmp_path / JOB.folder_name) == {"run.json", "events.jsonl", "log.txt"}
 
 
 # ---- images

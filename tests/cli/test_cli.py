@@ -287,7 +287,7 @@ def test_checkpoint_none_keeps_no_checkpoint(tmp_path: Path) -> None:
     plain, folder = quick("er", out=tmp_path / "a")
     assert (folder / "checkpoint.pt").exists()
     record, folder = quick("er", "--checkpoint", "none", out=tmp_path / "b")
-    assert names(folder) == {"run.json", "events.jsonl", "result.json"}
+    assert names(folder) == {"run.json", "events.jsonl", "result.json", "log.txt"}
     assert record["state_sha256"] == plain["state_sha256"]
 
 

@@ -33,7 +33,7 @@ from onepass.record import RunFolder
 METHODS = [info.key for info in registry.methods()]
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "accuracy_matrix", "steps")
 RUN = ("--memory", 20, "--device", "cpu", "--batch", 20, "--checkpoint", 4)  # 75 steps
-FILES = {"run.json", "events.jsonl", "checkpoint.pt", "result.json"}
+FILES = {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
 SEEDS_OF_WORKERS = 3
 PATIENCE = 180
 KILLS: Counter[str] = Counter()
