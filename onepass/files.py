@@ -8,8 +8,10 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,6 +51,50 @@ def append(path: Path, text: str) -> None:
             file.write(text)
     except OSError as problem:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds a line of JSON to a file that several processes add to, whole or not at all. What a kill
+    has left of the line before is cut off; a last line that only lacks its end gets one."""
+    try:
+        with os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is not a file")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            end, missing = _end_of_lines(file)
+            file.truncate(end)
+            try:
+                _write_all(file, f"{missing}{line}\n".encode())
+            except BaseException:
+                file.truncate(end)
+                raise
+    except OSError as problem:
+        raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
+
+
+def _end_of_lines(file: FileIO) -> tuple[int, str]:
+    """Up to where a file's lines are whole, and what the last of them lacks."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 1))
+    if file.read(1) in (b"", b"\n"):
+        return size, ""
+    file.seek(0)
+    content = file.read()
+    begin = content.rfind(b"\n") + 1
+    last = content[begin:].decode(errors="replace")
+    try:
+        parsed(last)
+    except ValueError:
+        if last.startswith("{"):
+            return begin, ""
+        raise OSError(errno.EINVAL, "its last line is no JSON") from None
+    return size, "\n"
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    while content:
+        content = content[file.write(content) :]
+    os.fsync(file.fileno())
 
 
 @contextmanager
