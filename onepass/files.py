@@ -124,8 +124,8 @@ def _opened(path: Path, flags: int) -> int:
 def parsed(text: str) -> Any:
     """JSON as we write it. Anything else is a ValueError: also what Python alone takes for JSON
     (NaN, half a character), numbers that fit no machine, and more brackets than it can follow."""
+    content = glanced(text)
     try:
-        content = json.loads(text, parse_int=_whole)
         written = json.dumps(content, allow_nan=False, ensure_ascii=False)
         written.encode(errors="surrogateescape")  # so paths of any bytes pass
     except RecursionError:
@@ -133,11 +133,27 @@ def parsed(text: str) -> Any:
     return content
 
 
+def glanced(text: str) -> Any:
+    """As `parsed`, but three times as fast, for whoever needs a few values of very many files and
+    looks at those: a number may be infinite, and a letter half of one."""
+    try:
+        return DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _whole(digits: str) -> int:
     number = int(digits)
     if number.bit_length() > 1000:  # a float has no room for it
         raise ValueError(f"{digits} is too large")
     return number
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+DECODER = json.JSONDecoder(parse_int=_whole, parse_constant=_no_number)
 
 
 def sha256(tree: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,10 @@ log = logging.getLogger("onepass")
 
 def read(path: Path) -> list[Result]:
     """The results of a file, in its order; each one's `out` is the place of its line."""
-    return [result_of(content, place) for place, content in contents(path)]
-
-
-def result_of(content: dict[str, Any], place: str) -> Result:
-    """From the content of a line."""
-    return Result.read({**LACKING, **content, "out": place}, Path(place), out=place)
+    return [
+        Result.read({**LACKING, **content(line, place), "out": place}, Path(place), out=place)
+        for place, line in texts(path)
+    ]
 
 
 def append(path: Path, result: Result) -> None:
@@ -43,21 +41,30 @@ def append(path: Path, result: Result) -> None:
     files.append_line(path, json.dumps(line))
 
 
-def contents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The place and the content of each line; nothing is asked of them but that they are JSON."""
+def texts(path: Path) -> list[tuple[str, str]]:
+    """The place and the text of each line that says something; not of a last one that was cut
+    short."""
     *whole, last = _text(path).split("\n")
-    for number, line in enumerate(whole, start=1):
-        if line.strip():
-            place = f"{path}:{number}"
-            yield place, _content(line, place)
-    if last.strip():  # no line end: by hand, or cut short
+    if last.strip():  # no line end: written by hand, or cut short
         place = f"{path}:{len(whole) + 1}"
         try:
-            content = _content(last, place)
+            content(last, place)
         except RunError:
             log.warning("%s is passed over: it was cut short", place)
         else:
-            yield place, content
+            whole.append(last)
+    return [(f"{path}:{n}", line) for n, line in enumerate(whole, start=1) if line.strip()]
+
+
+def content(line: str, place: str, parse: Callable[[str], Any] = files.parsed) -> dict[str, Any]:
+    """What a line says; nothing is asked of it but that it is a JSON object."""
+    try:
+        found = parse(line)
+    except ValueError:
+        raise RunError(f"{place} is damaged: it is not JSON") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{place} is damaged: it is not an object")
+    return found
 
 
 def is_lines(path: Path) -> bool:
@@ -82,12 +89,3 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         raise RunError(f"{path} is damaged: it is not text") from None
 
-
-def _content(line: str, place: str) -> dict[str, Any]:
-    try:
-        content = files.parsed(line)
-    except ValueError:
-        raise RunError(f"{place} is damaged: it is not JSON") from None
-    if not isinstance(content, dict):
-        raise RunError(f"{place} is damaged: it is not an object")
-    return content
