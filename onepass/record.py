@@ -283,7 +283,7 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
 def finished_runs(folder: Path) -> list[RunFolder]:
     """Every finished run at or below a folder, in order of their paths."""
     if not folder.is_dir():
-        raise RunError(f"there is no folder {folder}")
+        raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
     found = [RunFolder(path.parent) for path in sorted(folder.rglob("result.json"))]
     if not found:
         raise RunError(f"there is no finished run in {folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
@@ -172,18 +173,18 @@ class Result:
         )
 
     @classmethod
-    def read(cls, content: dict[str, Any], file: Path) -> Self:
-        """From the content of a result.json, with the place where its folder is now. Fields with a
-        default came later: an older file may lack them."""
-        types = get_type_hints(cls)
+    def read(cls, content: dict[str, Any], file: Path, out: str | None = None) -> Self:
+        """From the content of a result.json, with the place where its folder is now, or of whatever
+        else `file` names, with the place that is told. Fields with a default came later: an older
+        file may lack them."""
+        types = _types()
         for one in fields(cls):
             if one.name in content:
                 _check(one.name, content[one.name], types[one.name], file)
             elif one.default is MISSING and one.default_factory is MISSING:
                 raise RunError(f"{file} is not a run's result: it has no {one.name}")
-        known = {one.name for one in fields(cls)}
-        here = {"dataset_identity": content["dataset"], **content, "out": str(file.parent)}
-        return cls(**{name: value for name, value in here.items() if name in known})
+        here = {"dataset_identity": content["dataset"], **content, "out": out or str(file.parent)}
+        return cls(**{name: value for name, value in here.items() if name in types})
 
     def as_json(self) -> dict[str, Any]:
         """What result.json holds; where it is now is known to whoever reads it."""
@@ -212,6 +213,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Of every field; working them out takes longer than reading a result."""
+    return get_type_hints(Result)
 
 
 def _check(name: str, value: object, annotation: Any, file: Path) -> None:

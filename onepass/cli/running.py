@@ -20,6 +20,7 @@ from onepass.executors import How
 from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
+from onepass.record import warn_of_missing_points
 from onepass.result import Result
 from onepass.settings import check
 from onepass.supplies import Supplies
@@ -243,8 +244,8 @@ def _show(results: list[Result], out: Path) -> None:
         messages.print(plain(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
-    folders = [Path(result.out) for result in results]
-    figures.accuracy(folders, picture, kind="both" if len(folders) > 1 else "curves")
+    warn_of_missing_points(results)
+    figures.accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
     say(f"picture     {picture}")
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from onepass import registry
+from onepass import lines, registry
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import is_path
-from onepass.errors import InputError
+from onepass.errors import InputError, RunError
 from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
 from onepass.words import plain
@@ -70,11 +70,19 @@ class Row:
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
 
 
-def read(folder: Path) -> list[Result]:
-    """The results of every finished run at or below a folder."""
-    results = [result for run in finished_runs(folder) if (result := run.result()) is not None]
-    warn_of_missing_points(results)
-    return results
+def read(*paths: Path) -> list[Result]:
+    """The results of every finished run at or below folders, and those of files of lines. Those in
+    folders come first: of a run that lies in both, the one with its events is shown."""
+    folders = [path for path in paths if not lines.is_lines(path)]
+    runs = [run for folder in folders for run in finished_runs(folder)]
+    found = [result for run in runs if (result := run.result()) is not None]
+    warn_of_missing_points(found)
+    for path in paths:
+        if lines.is_lines(path):
+            found += lines.read(path)
+    if not found:
+        raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")
+    return found
 
 
 def summarise(results: Sequence[Result]) -> list[Row]:
@@ -139,12 +147,13 @@ def _names_of_data(results: Sequence[Result]) -> dict[tuple[str, str], str]:
 
 def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
     """One row, unless a seed has several results, of two versions say: these are not two seeds.
-    Then each folder of runs is a row, and its name is part of the variant."""
+    Then each folder of runs, or file of lines, is a row, and its name is part of the variant."""
     if len({run.seed for run in runs}) == len(runs):
         return [runs]
     folders: dict[str, list[Result]] = {}
     for run in runs:
-        folders.setdefault(str(Path(run.out).parent), []).append(run)
+        place = lines.file_of(run.out) or str(Path(run.out).parent)
+        folders.setdefault(place, []).append(run)
     rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
     if len(rows) == 1:
         return list(rows.values())
