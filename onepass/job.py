@@ -136,11 +136,10 @@ class Job:
         {'settings': {'lr': 2}, 'stream': {'stream': 'long-tail', 'rho': 50, 'batch': 20}}
         """
         learner = registry.get(self.method).learner
-        chosen = self.preset_settings() | learner.read_settings(self.run_settings)
         usual = {one.name: one.default for one in fields(learner) if one.default is not MISSING}
         others = {one.name: one.default for one in fields(self) if one.name in CHOICES}
         content = {
-            "settings": _others(chosen, usual),
+            "settings": _others(self.chosen_settings(), usual),
             "stream": self._stream_choices(),
             **_others({name: getattr(self, name) for name in CHOICES}, others),
         }
@@ -279,12 +278,16 @@ class Job:
         chosen |= self.normalisation(stream)
         if "memory" in learner.setting_names():
             chosen["memory"] = self.memory
-        chosen |= self.preset_settings()
         self._check_mirror(stream.dataset)
+        return chosen | self.chosen_settings()
+
+    def chosen_settings(self) -> dict[str, Any]:
+        """Those of the preset, then what was set by hand."""
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
-        return chosen | learner.read_settings(self.run_settings)
+        learner = registry.get(self.method).learner
+        return self.preset_settings() | learner.read_settings(self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Mean and standard deviation for the learner: the dataset's, if it has any, or those of

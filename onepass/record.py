@@ -18,8 +18,9 @@ import logging
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -37,6 +38,8 @@ from onepass.version import __version__
 from onepass.words import plain
 
 EVENTS = "events"
+BUSY = "is being run by another process"
+DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
 OtherVersions = list[dict[str, int | str]]
 # What comes of values that are not what they have to be.
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
@@ -90,10 +93,28 @@ class RunFolder:
             try:
                 held.enter_context(files.locked(path, wait=False))
             except BlockingIOError:
-                raise RunError(f"{self.path} is being run by another process") from None
+                raise RunError(f"{self.path} {BUSY}") from None
             except OSError as problem:
                 raise RunError(f"{path} cannot be locked: {problem.strerror}") from None
             yield
+
+    def is_being_run(self) -> bool:
+        """Whether another process is at it right now."""
+        lock = self.path / ".lock"
+        try:
+            with files.locked(lock, wait=False) if lock.is_file() else nullcontext():
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:  # whoever runs it will say what is wrong
+            return False
+
+    def set_aside(self) -> Path:
+        """Moves a damaged folder out of the way, whole, to a name that says so."""
+        with self.locked():
+            names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
+            paths = (self.path.with_name(name) for name in names)
+            return self.path.rename(next(path for path in paths if not path.exists()))
 
     def refuse_existing(self) -> None:
         if self.path.exists():
@@ -281,10 +302,15 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
 
 
 def finished_runs(folder: Path) -> list[RunFolder]:
-    """Every finished run at or below a folder, in order of their paths."""
+    """Every finished run at or below a folder, in order of their paths; none that was set aside as
+    damaged."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
-    found = [RunFolder(path.parent) for path in sorted(folder.rglob("result.json"))]
+    found = [
+        RunFolder(path.parent)
+        for path in sorted(folder.rglob("result.json"))
+        if DAMAGED_NAME not in path.parent.name
+    ]
     if not found:
         raise RunError(f"there is no finished run in {folder}")
     return found

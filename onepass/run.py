@@ -75,6 +75,8 @@ def run(
     with _nothing_left_if_too_large(folder):
         folder.make()
         with folder.locked(), computing(job.threads, job.deterministic):
+            if meanwhile := folder.result():  # by another process
+                return meanwhile
             return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
 
 

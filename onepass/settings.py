@@ -6,6 +6,7 @@ import ast
 import math
 import warnings
 from dataclasses import dataclass, fields
+from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -29,7 +30,7 @@ class Configured:
     @classmethod
     def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
         """Constructor arguments from text, as `--set` takes them."""
-        hints = get_type_hints(cls)
+        hints = _types(cls)
         for name in texts:
             cls.check_name(name)
         return {name: read(cls._told(name), text, hints[name]) for name, text in texts.items()}
@@ -56,7 +57,7 @@ class Configured:
             setattr(self, name, _plain(value))
 
     def check_types(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _types(type(self))
         for name, value in self.get_params().items():
             check(self._told(name), value, hints[name])
 
@@ -69,6 +70,12 @@ class Configured:
     def _told(cls, name: str) -> str:
         """A setting's name in a message, with whose it is."""
         return f"{cls.key}: {name}" if cls.key else name
+
+
+@cache
+def _types(configured: type[Configured]) -> dict[str, Any]:
+    """Of the settings; working them out takes long where thousands of jobs are asked."""
+    return get_type_hints(configured)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,108 @@
+"""What a sweep has still to do, and which run comes next."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from onepass.costs import Costs, Kind, kind_of
+from onepass.errors import CheckpointError, RunError
+from onepass.job import Job
+from onepass.record import RunFolder
+from onepass.sweep import Planned
+
+State = Literal["finished", "to resume", "to run", "being run", "damaged"]
+FILES = ("result.json", "events.jsonl", "checkpoint.pt")
+
+
+def state_of(folder: RunFolder, job: Job) -> tuple[State, str]:
+    """How far a run is, and what is wrong with its folder if that is damaged."""
+    if not folder.path.exists():
+        return "to run", ""
+    if folder.is_being_run():
+        return "being run", ""
+    try:
+        described, result = folder.description(), folder.result()
+        if described is None and any((folder.path / name).exists() for name in FILES):
+            return "damaged", f"{folder.run_file} is missing"
+        if result is not None and described is not None:
+            if result.identity != described.get("identity", ""):
+                return "damaged", f"{folder.result_file} is of another run than {folder.run_file}"
+            if not folder.has_all_points(result):
+                return "damaged", f"{folder.events_file} lacks points of its run"
+            return "finished", ""
+        saved = folder.load_checkpoint()
+    except (RunError, CheckpointError) as problem:
+        return "damaged", str(problem)
+    return ("to run" if saved is None else "to resume"), ""
+
+
+class Agenda:
+    """Gives out the jobs of a list, by their numbers: in their order, or, if the time is limited,
+    only what is expected to end in the time that is left, of each priority the longest first. Of
+    runs that nobody has measured one is started as a trial, before the others of its priority, and
+    those of its kind wait for it.
+
+    A run that another process is at, or has finished meanwhile, is passed over: `passed` has the
+    numbers of these.
+    """
+
+    def __init__(
+        self,
+        planned: Sequence[Planned],
+        out: Path,
+        costs: Costs,
+        *,
+        until: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.planned, self.out, self.costs = planned, out, costs
+        self.until, self.now = until, now
+        self.waiting = list(range(len(planned)))
+        self.kinds = [kind_of(one.job) for one in planned]
+        self.trials: dict[int, Kind] = {}  # the kinds of runs that are being measured
+        self.passed: list[int] = []
+
+    def take(self, fits: Callable[[Job], bool]) -> int | None:
+        for index in self._in_turn():
+            job = self.planned[index].job
+            if not fits(job):
+                continue
+            self.waiting.remove(index)
+            folder = RunFolder.of(job, self.out)
+            if folder.result_file.exists() or folder.is_being_run():
+                self.passed.append(index)
+                continue
+            if self.costs.expected(job) is None:
+                self.trials[index] = self.kinds[index]
+            return index
+        return None
+
+    def put_back(self, index: int) -> None:
+        self.trials.pop(index, None)
+        self.waiting.insert(0, index)
+
+    def ended(self, index: int) -> None:
+        """A run has ended, well or not."""
+        self.trials.pop(index, None)
+
+    def _in_turn(self) -> list[int]:
+        if self.until is None:
+            return list(self.waiting)
+        left, tried = self.until - self.now(), set(self.trials.values())
+        expected: dict[Kind, float | None] = {}
+        turns: list[tuple[int, float, int]] = []
+        for place, index in enumerate(self.waiting):
+            kind, one = self.kinds[index], self.planned[index]
+            if kind not in expected:
+                expected[kind] = self.costs.expected(one.job)
+            seconds = expected[kind]
+            if seconds is None and kind not in tried and left > 0:
+                tried.add(kind)
+                turns.append((one.priority, -math.inf, place))
+            elif seconds is not None and seconds <= left:
+                turns.append((one.priority, -seconds, place))
+        return [self.waiting[place] for _, _, place in sorted(turns)]
