@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -25,7 +26,8 @@ NO_ROOM = (
 
 
 def resolve(name: str) -> torch.device:
-    """`auto` is the GPU where there is one; a GPU that is not there is an error.
+    """`auto` is the GPU where there is one; a GPU that is not there is an error. Which of several
+    it is makes no other run, so the name does not say.
 
     >>> resolve("cpu")
     device(type='cpu')
@@ -34,6 +36,11 @@ def resolve(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda' is not there: torch sees no GPU; use cpu or auto")
+    if re.fullmatch("cuda:[0-9]+", name):
+        number = name.removeprefix("cuda:")
+        raise InputError(
+            f"device {name!r} is chosen by CUDA_VISIBLE_DEVICES={number} and then called 'cuda'"
+        )
     if name not in ("cpu", "cuda"):
         raise InputError(f"device must be auto, cpu or cuda, not {name!r}")
     return torch.device(name)

@@ -206,7 +206,10 @@ class RunFolder:
             partial.unlink(missing_ok=True)
 
     def note(self, text: str) -> bool:
-        """Adds to the log, with the time, and says whether it could: a run never fails for that."""
+        """Adds to the log, with the time, and says whether it could: a run never fails for that. A
+        folder without run.json has none: the log alone would be something else than a run."""
+        if not self.run_file.exists():
+            return False
         first, *others = [plain(line) for line in text.rstrip().split("\n")]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         try:

@@ -49,3 +49,7 @@ class Bars:
         steps, note = result.steps, f"{result.accuracy:.1f} %"
         bar = self.bar_of[index]
         self.shown.update(bar, total=steps, completed=steps, note=note, visible=True)
+
+    def fail(self, index: int, problem: Exception) -> None:
+        """A run has failed for good; why is told at the end."""
+        self.shown.update(self.bar_of[index], note="failed", visible=True)

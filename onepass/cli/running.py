@@ -41,6 +41,7 @@ Examples:
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
   onepass run all --seeds 3 --jobs auto --out every/
+  onepass run all --jobs auto --fail-fast
   onepass run gsa --out runs/ --resume"""
 )
 def run(
@@ -115,6 +116,9 @@ def run(
     jobs_at_once: Annotated[
         str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
     ] = "1",
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
     engine: Annotated[
         str, typer.Option(help="auto, eager or graph (one CUDA graph per step).")
@@ -179,10 +183,10 @@ def run(
     how = How(out, resume, _checkpoint_steps(checkpoint), anyway)
     at_once = 1 if jobs_at_once == "1" else executors.fitting(_at_once(jobs_at_once), jobs)
     if as_json:
-        _execute_all(jobs, how, at_once, as_json)
+        _execute_all(jobs, how, at_once, fail_fast, as_json)
     else:
         with _plotting_imported_meanwhile():
-            results = _execute_all(jobs, how, at_once, as_json)
+            results = _execute_all(jobs, how, at_once, fail_fast, as_json)
         _show(results, out)
 
 
@@ -219,10 +223,14 @@ def _check_list(jobs: list[Job]) -> None:
         asked.add(job.folder_name)
 
 
-def _execute_all(jobs: list[Job], how: How, at_once: int, as_json: bool) -> list[Result]:
+def _execute_all(
+    jobs: list[Job], how: How, at_once: int, fail_fast: bool, as_json: bool
+) -> list[Result]:
     results: dict[int, Result] = {}
     bars = Bars(jobs)
-    ended = executors.execute_all(jobs, how, executors.choose(at_once), bars.watch)
+    ended = executors.execute_all(
+        jobs, how, executors.choose(at_once), bars.watch, failed=bars.fail, fail_fast=fail_fast
+    )
     with bars:
         for index, result in ended:
             results[index] = result

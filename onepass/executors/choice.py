@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import torch
+
 from onepass.executors.base import Executor
 from onepass.executors.here import Here
 from onepass.executors.processes import Processes
@@ -22,5 +24,6 @@ def fitting(wanted: int | None, jobs: Sequence[Job]) -> int:
     are cores for their threads."""
     first = jobs[0]
     cores = max(1, (os.cpu_count() or 1) // first.threads)
-    useful = RUNS_ON_A_GPU if first.device == "cuda" else cores
+    on_gpus = RUNS_ON_A_GPU * max(1, torch.cuda.device_count())
+    useful = on_gpus if first.device == "cuda" else cores
     return min(wanted or useful, cores, len(jobs))

@@ -1,4 +1,4 @@
-"""Several processes on one GPU.
+"""Several processes on a GPU.
 
 They share the card through CUDA's multi-process service (MPS) where it is installed: their kernels
 then run side by side instead of taking turns. The small steps of one run leave most of a large card
@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from onepass.executors.places import VISIBLE
+
 
 @contextmanager
 def sharing(device: str) -> Iterator[None]:
@@ -27,11 +29,14 @@ def sharing(device: str) -> Iterator[None]:
         names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
         places = {name: folder for name in names if name not in os.environ}
         os.environ.update(places)
-        started = subprocess.run([control, "-d"], capture_output=True, check=False).returncode == 0
+        # It serves every card: it would number anew those that it is shown, and a process that
+        # asks for the second by the old number would find none.
+        every = {name: value for name, value in os.environ.items() if name != VISIBLE}
+        begun = subprocess.run([control, "-d"], capture_output=True, env=every, check=False)
         try:
             yield
         finally:
-            if started:
+            if begun.returncode == 0:
                 subprocess.run([control], input=b"quit\n", capture_output=True, check=False)
             for name in places:
                 del os.environ[name]

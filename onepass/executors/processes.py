@@ -6,72 +6,40 @@ closes it. So a worker that is killed takes its own run with it and no other.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
-import traceback
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import connection, get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any
+from collections.abc import Generator, Sequence
+from multiprocessing import connection
 
 import torch
 
 from onepass import engine
-from onepass.errors import RunError, TrainingError
+from onepass.errors import RunError, TooLargeError, TrainingError
 from onepass.evaluate import make_ready
+from onepass.executors import places
 from onepass.executors.base import Ended, How, Watch
+from onepass.executors.memory import Memory
 from onepass.executors.mps import sharing
-from onepass.executors.queue import Queue
-from onepass.executors.retries import MENDABLE
+from onepass.executors.places import Gpu
+from onepass.executors.queue import Fits, Queue
+from onepass.executors.retries import Kind, Retries
+from onepass.executors.seats import Seat, ended
 from onepass.job import Job
-from onepass.listeners.progress import Forwarder
+from onepass.record import RunFolder
 from onepass.supplies import Supplies
 
-KILLED = "a run's process was killed (out of memory?); --resume goes on with it"
-ERRORS = {"input": RunError, "training": TrainingError, "bug": RuntimeError}
-Message = tuple[str, Any]
-
-
-@dataclass
-class Worker:
-    """A process, the pipe to it, and the number of the job that it runs."""
-
-    process: BaseProcess
-    pipe: Connection
-    index: int
-
-    @classmethod
-    def begin(cls, index: int, job: Job, how: How) -> Worker:
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, os.getpid()))
-        with _deaf():
-            process.start()
-        theirs.close()  # or its end would not be seen here
-        worker = cls(process, ours, index)
-        worker.give(index, job, how)
-        return worker
-
-    def give(self, index: int, job: Job, how: How) -> None:
-        self.index = index
-        with suppress(OSError):  # it was killed, as the next message will say
-            self.pipe.send((job, how))
-
-    def end(self) -> None:
-        self.pipe.close()
-        self.process.join()
+PAUSE = 1.0  # seconds until a place that found nothing to run looks again
+MENDABLE = {"memory": TooLargeError, "input": RunError}
 
 
 class Processes:
-    """A fixed number of workers, each with data and learners of its own."""
+    """A fixed number of workers at most, each with data and learners of its own. A run for which
+    there is too little memory beside the others waits for them; alone it is tried in any case."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(
+        self, at_once: int, memory: Memory | None = None, gpus: Sequence[str] | None = None
+    ) -> None:
         self.at_once = at_once
+        self.memory = memory or Memory()
+        self.gpus = gpus
         self.supplies = Supplies()
 
     def check(self, job: Job) -> None:
@@ -82,106 +50,95 @@ class Processes:
             engine.make(learner.engine, False, torch.device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device == "cuda" else {}
-        make_ready(type(learner)(**{**learner.get_params(), **chosen}), stream)
+        learner = type(learner)(**{**learner.get_params(), **chosen})
+        make_ready(learner, stream)
+        self.memory.guess(job, stream.dataset, learner)
 
     def outcomes(
         self, jobs: Sequence[Job], queue: Queue, how: How, watch: Watch
     ) -> Generator[Ended, None, None]:
-        workers: list[Worker] = []
-        with sharing(jobs[0].device), _ended(workers):
-            while True:
-                while len(workers) < self.at_once:
-                    taken = queue.take(lambda job: True)
-                    if taken is None:
-                        break
-                    workers.append(Worker.begin(taken, jobs[taken], how))
-                if not workers:
-                    return
-                for pipe in connection.wait([worker.pipe for worker in workers]):
-                    (worker,) = [one for one in workers if one.pipe is pipe]
-                    kind, content = _next(worker)
-                    if kind == "progress":
-                        watch(worker.index, content)
-                        continue
-                    index = worker.index
-                    taken = None if kind == "killed" else queue.take(lambda job: True)
-                    if taken is not None:
-                        worker.give(taken, jobs[taken], how)
-                    else:
-                        workers.remove(worker)
-                        worker.end()
-                    yield index, content if kind == "result" else _error(kind, jobs[index], content)
-
-
-def _next(worker: Worker) -> Message:
-    try:
-        message: Message = worker.pipe.recv()
-    except (EOFError, OSError):
-        return "killed", KILLED
-    return message
-
-
-def _error(kind: str, job: Job, content: str) -> Exception:
-    told = f"{job.folder_name}: {content}" if kind in ("training", "killed") else content
-    return ERRORS.get(kind, TrainingError)(told)
-
-
-@contextmanager
-def _ended(workers: list[Worker]) -> Iterator[None]:
-    """However this ends, no worker is left behind."""
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join()
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """A worker that starts meanwhile does not hear an interrupt until it says what that means."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-# ---- in a worker
-
-
-def _work(pipe: Connection, parent: int) -> None:
-    """Runs the jobs that come until no more do. An interrupt ends the process at once, and so does
-    the end of its parent: whatever it was writing can be resumed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    supplies = Supplies()
-    while True:
-        try:
-            job, how = pipe.recv()
-        except EOFError:
+        if not jobs:
             return
-        forwarder = Forwarder(lambda progress: pipe.send(("progress", progress)))
-        pipe.send(_attempt(job, how, forwarder, supplies))
+        retries = Retries(how)
+        seats = [Seat(gpu) for gpu in places.spread(self.at_once, self._gpus_for(jobs[0]))]
+        with sharing(jobs[0].device), ended(seats):
+            while self._fill(seats, jobs, queue, retries):
+                for seat in _heard(seats):
+                    yield from self._listen(seat, queue, retries, watch)
+
+    def _gpus_for(self, job: Job) -> Sequence[Gpu]:
+        if job.device != "cuda":
+            return [None]
+        return self.gpus or places.found() or [None]
+
+    def _fill(self, seats: list[Seat], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
+        """Starts what may start, and says whether anything is running."""
+        free = [seat for seat in seats if seat.running is None]
+        while free:
+            busy = [seat for seat in seats if seat.running]
+            number = places.least_loaded([one.gpu for one in free], [one.gpu for one in busy])
+            seat = free.pop(number)
+            beside = [one for one in busy if one.gpu == seat.gpu]
+            index = queue.take(self._fits(seat, beside, retries))
+            if index is None:
+                seat.leave()
+                continue
+            for one in beside:
+                one.crowded = True
+            seat.start(index, jobs[index], retries.how_for(jobs[index]), crowded=bool(beside))
+        return any(seat.running for seat in seats)
+
+    def _fits(self, seat: Seat, beside: Sequence[Seat], retries: Retries) -> Fits:
+        """Whether a job may start beside others; alone every one may."""
+        others = [(one.running.job, one.taken) for one in beside if one.running]
+        if not others:
+            return lambda job: True
+        if any(retries.must_be_alone(job) for job, _ in others):
+            return lambda job: False
+        room = self.memory.room(seat.gpu, others, seat.taken)
+
+        def fits(job: Job) -> bool:
+            enough = room is None or self.memory.expected(job) <= room
+            return enough and not retries.must_be_alone(job)
+
+        return fits
+
+    def _listen(
+        self, seat: Seat, queue: Queue, retries: Retries, watch: Watch
+    ) -> Generator[Ended, None, None]:
+        """Passes on what a worker has to say."""
+        running = seat.running
+        assert running is not None
+        index, job = running.index, running.job
+        word, content = seat.hear()
+        if word == "progress":
+            watch(index, content)
+            return
+        seat.running = None
+        if word == "result":
+            self.memory.saw(job, seat.taken)
+            yield index, content
+            return
+        kind, why = content
+        folder = RunFolder(retries.how.out / job.folder_name)
+        if kind == "killed":
+            folder.note(why)
+        if retries.again(job, kind, why, crowded=seat.crowded and kind != "bug"):
+            queue.put_back(index)
+        else:
+            yield index, _error(kind, why, job)
 
 
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+def _heard(seats: Sequence[Seat]) -> list[Seat]:
+    """Those whose worker has something to say, as soon as there are any."""
+    pipes = [seat.worker.pipe for seat in seats if seat.worker and seat.running]
+    ready = connection.wait(pipes, PAUSE if len(pipes) < len(seats) else None)
+    return [seat for seat in seats if seat.worker and seat.worker.pipe in ready]
 
 
-def _attempt(job: Job, how: How, forwarder: Forwarder, supplies: Supplies) -> Message:
-    """Errors travel as text: not every exception can be sent."""
-    try:
-        return "result", how.run(job, forwarder, supplies)
-    except MENDABLE as problem:
-        return "input", str(problem)
-    except TrainingError as problem:
-        return "training", str(problem)
-    except Exception:
-        return "bug", traceback.format_exc()
+def _error(kind: Kind, why: str, job: Job) -> Exception:
+    if kind in MENDABLE:
+        return MENDABLE[kind](why)
+    tried = " (tried twice)" if kind in ("bug", "killed") else ""
+    more = "; --resume goes on with it" if kind == "killed" else ""
+    return TrainingError(f"{job.folder_name}{tried}: {why}{more}")

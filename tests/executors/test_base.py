@@ -22,7 +22,7 @@ class Stub:
     """Ends every job with what was prepared for it, and refuses one."""
 
     def __init__(self, *outcomes: object, refuses: Job | None = None) -> None:
-        self.given, self.refuses, self.ran = outcomes, refuses, False
+        self.given, self.refuses, self.ran, self.ended = outcomes, refuses, False, False
 
     def check(self, job: Job) -> None:
         if job == self.refuses:
@@ -32,7 +32,10 @@ class Stub:
         self, jobs: Sequence[Job], queue: Queue, how: How, watch: object
     ) -> Iterator[tuple]:
         self.ran = True
-        yield from enumerate(self.given)
+        try:
+            yield from enumerate(self.given)
+        finally:
+            self.ended = True
 
 
 def result() -> Result:
@@ -48,6 +51,19 @@ def test_the_first_failure_is_raised_when_all_have_ended_and_names_the_others(
     with pytest.raises(type(failure), match="first") as raised:
         next(outcomes)
     assert raised.value.__notes__ == ["Also: second"]
+
+
+def test_the_first_failure_ends_all_if_that_is_wanted(tmp_path: Path) -> None:
+    executor, told = Stub(result(), RunError("first"), result(), RunError("second")), []
+    outcomes = execute_all(
+        JOBS, How(tmp_path), executor, failed=lambda *what: told.append(what), fail_fast=True
+    )
+    assert next(outcomes)[0] == 0
+    with pytest.raises(RunError, match="first") as raised:
+        next(outcomes)
+    assert executor.ended
+    assert told == [(1, raised.value)]
+    assert not hasattr(raised.value, "__notes__")
 
 
 def test_what_can_be_refused_is_refused_before_the_first_run(tmp_path: Path) -> None:

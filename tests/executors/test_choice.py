@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command import onepass
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,16 +30,18 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     st.integers(1, 20),
     st.none() | st.integers(1, 64),
     st.sampled_from(["cpu", "cuda"]),
+    st.integers(0, 3),
 )
 def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs(
-    wanted: int | None, jobs: int, threads: int, cores: int | None, device: str
+    wanted: int | None, jobs: int, threads: int, cores: int | None, device: str, gpus: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: gpus)
         patch.setattr(os, "cpu_count", lambda: cores)
         some = [Job("er", seed=seed, threads=threads, device=device) for seed in range(jobs)]
         found = fitting(wanted, some)
     room = max(1, (cores or 1) // threads)
-    most = 8 if device == "cuda" else room
+    most = 8 * max(1, gpus) if device == "cuda" else room
     assert found == min(most if wanted is None else wanted, room, jobs)
     assert 1 <= found <= jobs
 
@@ -60,7 +62,7 @@ def test_the_option_says_how_many(
 ) -> None:
     seen = []
 
-    def nothing(jobs: object, how: object, executor: object, watch: object) -> Iterator[Any]:
+    def nothing(jobs: object, how: object, executor: object, *_: object, **__: object) -> Any:
         seen.append(getattr(executor, "at_once", 1))
         return iter(())
 

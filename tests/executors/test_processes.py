@@ -8,19 +8,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import Done, command, events, onepass, same, timeless, untouched
-from following import Stopped, stop_after
+from following import After, Stopped, stop_after
 from workers import alive, workers
 
 from onepass import checkpoint, executors
-from onepass.executors import How, processes
+from onepass.errors import RunError, TooLargeError, TrainingError
+from onepass.executors import How, execute_all, worker
+from onepass.executors.processes import Processes
 from onepass.job import Job
-from onepass.listeners import Forwarder, Progress
+from onepass.listeners import Forwarder, Listener, Progress
 from onepass.result import Result
 from onepass.run import run
 from onepass.supplies import Supplies
@@ -131,13 +133,13 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     told: list[tuple[int, Progress]] = []
     real = executors.execute_all
 
-    def spy(jobs: Any, how: How, executor: Any, watch: executors.Watch) -> Any:
+    def spy(jobs: Any, how: How, executor: Any, watch: executors.Watch, **more: Any) -> Any:
         def both(index: int, now: Progress) -> None:
             told.append((index, now))
             watch(index, now)
 
         assert executor.at_once == 2
-        return real(jobs, how, executor, both)
+        return real(jobs, how, executor, both, **more)
 
     monkeypatch.setattr(executors, "execute_all", spy)
     asked = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
@@ -152,8 +154,8 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     assert max(now.step for index, now in told if index == 0) > 0
 
 
-def attempt(how: How) -> processes.Message:
-    return processes._attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
+def attempt(how: How) -> tuple[str, Any]:
+    return worker.attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
 
 
 def refused(job: Job, folder: Path) -> None:
@@ -176,35 +178,116 @@ def test_what_the_user_can_mend_is_told_as_such_by_a_worker(
     hinder: Callable[[Job, Path], None], tmp_path: Path
 ) -> None:
     hinder(SHORT, tmp_path / SHORT.folder_name)
-    kind, message = attempt(How(tmp_path, resume=True))
-    assert kind == "input", message
+    word, (kind, message) = attempt(How(tmp_path, resume=True))
+    assert (word, kind) == ("failed", "input"), message
     assert SHORT.folder_name in message
 
 
-def test_a_bug_travels_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no")
 
     monkeypatch.setattr(How, "run", fail)
-    kind, message = attempt(How(tmp_path))
-    assert kind == "bug"
+    word, (kind, message) = attempt(How(tmp_path))
+    assert (word, kind) == ("failed", "bug")
     assert "Traceback" in message and "ZeroDivisionError: no" in message
 
 
-def test_a_worker_that_is_killed_takes_its_own_run_with_it_and_no_other(
+def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
-    """Not even those that the worker would have run next."""
+    """Without --resume; and those that the worker would have run next are run too."""
     jobs = seeds(LONG, 3)
-    child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 1, "--out", tmp_path)
-    saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
+    out = tmp_path / "out"
+    child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 9, "--out", out)
+    saved = [out / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
     assert eventually(lambda: all(path.exists() for path in saved))
     os.kill(workers(child.pid)[0], signal.SIGKILL)
     done = end(child)
-    assert done.status == 1
-    assert "killed" in done.error and "--resume" in done.error
-    assert sorted(finished(tmp_path, jobs)) == [False, True, True]
-    assert len(done.records) == 2
+    assert done.status == 0, done.err
+    assert "killed" in done.err and "tried once more" in done.err
+    assert facts(done.records) == facts([run(job, tmp_path / "whole") for job in jobs])
+    logs = [(out / job.folder_name / "log.txt").read_text() for job in jobs]
+    (disturbed,) = [log for log in logs if "killed" in log]
+    assert "resumed after step" in disturbed and "finished" in disturbed
+
+
+def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    jobs, kills, told = seeds(LONG, 2), [], []
+
+    def kill(index: int, now: Progress) -> None:
+        if index == 0 and now.step > 10:
+            (pid,) = workers(os.getpid())
+            os.kill(pid, signal.SIGKILL)
+            kills.append(now.step)
+
+    ended = execute_all(
+        jobs, How(tmp_path), Processes(1), kill, failed=lambda *what: told.append(what)
+    )
+    assert next(ended)[0] == 1
+    with pytest.raises(TrainingError, match="killed") as raised:
+        next(ended)
+    assert jobs[0].folder_name in str(raised.value) and "--resume" in str(raised.value)
+    assert told == [(0, raised.value)]
+    assert len(kills) >= 2
+    assert workers(os.getpid()) == []
+
+
+@dataclass(frozen=True)
+class Troubled(How):
+    """Fails in a worker after four steps: a seed's error, so many times."""
+
+    errors: dict[int, tuple[Exception, int]] = field(default_factory=dict)
+
+    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+        problem, times = self.errors.get(job.seed, (None, 0))
+        said = self.out / f"{job.seed}.txt"
+        tries = len(said.read_text()) if said.exists() else 0
+        said.write_text("x" * (tries + 1))
+
+        def fail() -> None:
+            if tries < times:
+                raise problem
+
+        resume, listeners = self.resume, [listener, After(4, fail)]
+        return run(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
+
+
+def test_only_what_may_pass_is_tried_again_and_a_bug_says_where_its_traceback_is(
+    tmp_path: Path,
+) -> None:
+    jobs = seeds(replace(SHORT, batch=60), 5)
+    errors = {
+        0: (ZeroDivisionError("passes"), 1),
+        1: (ZeroDivisionError("stays"), 9),
+        2: (RunError("yours"), 9),
+        3: (TrainingError("diverged"), 9),
+        4: (TooLargeError("no room"), 9),
+    }
+    told: dict[int, Exception] = {}
+    how = Troubled(tmp_path, errors=errors)
+    ended = execute_all(jobs, how, Processes(1), failed=told.__setitem__)
+    assert next(ended)[0] == 0
+    with pytest.raises(TrainingError):
+        next(ended)
+    kinds = {index: type(problem) for index, problem in told.items()}
+    assert kinds == {1: TrainingError, 2: RunError, 3: TrainingError, 4: TooLargeError}
+    tries = [len((tmp_path / f"{seed}.txt").read_text()) for seed in range(5)]
+    assert tries == [2, 2, 1, 1, 1]
+    log = tmp_path / jobs[1].folder_name / "log.txt"
+    assert "ZeroDivisionError: stays" in str(told[1]) and str(log) in str(told[1])
+    assert log.read_text().count("Traceback") == 2
+
+
+def test_a_failure_that_stops_all_leaves_no_worker(tmp_path: Path) -> None:
+    jobs = [replace(SHORT, batch=60), replace(LONG, seed=1)]
+    how = Troubled(tmp_path, errors={0: (RunError("yours"), 9)})
+    with pytest.raises(RunError, match="yours"):
+        list(execute_all(jobs, how, Processes(2), fail_fast=True))
+    assert workers(os.getpid()) == []
+    assert finished(tmp_path, jobs) == [False, False]
 
 
 # ---- all are stopped

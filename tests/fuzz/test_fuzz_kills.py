@@ -131,7 +131,7 @@ def after_checkpoints(out: Path, count: int) -> Callable[[], bool]:
 
 
 def kill_workers(chance: random.Random, method: str, out: Path) -> tuple[object, ...]:
-    """One or two workers of a command that has two: each costs no more than the run it was at."""
+    """One or two workers of a command that has two: a run is lost only if both hit it."""
     arguments = asked(method, SEEDS_OF_WORKERS)
     python, flag, code, *rest = command(*arguments, "--json", "--jobs", 2, "--out", out)
     line = [python, flag, f"import os; os.cpu_count = lambda: 2; {code}", *rest]
@@ -141,9 +141,9 @@ def kill_workers(chance: random.Random, method: str, out: Path) -> tuple[object,
     printed, said = child.communicate(timeout=PATIENCE)
     lost = SEEDS_OF_WORKERS - len(printed.splitlines())
     assert "Traceback" not in said, said
-    assert lost <= hits, said
+    assert lost <= hits // 2, said
     assert len(list(out.glob("*/result.json"))) >= SEEDS_OF_WORKERS - lost
-    assert (child.returncode, "killed" in said) == ((1, True) if lost else (0, False)), said
+    assert (child.returncode, "tried twice" in said) == ((1, True) if lost else (0, False)), said
     KILLS.update({"one worker": hits, method: hits})
     return arguments
 
