@@ -88,4 +88,3 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8")
     except UnicodeDecodeError:
         raise RunError(f"{path} is damaged: it is not text") from None
-

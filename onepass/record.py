@@ -258,10 +258,7 @@ def finished_runs(folder: Path) -> list[RunFolder]:
     """Every finished run at or below a folder, in order of their paths."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
-    found = [RunFolder(path.parent) for path in sorted(folder.rglob("result.json"))]
-    if not found:
-        raise RunError(f"there is no finished run in {folder}")
-    return found
+    return [RunFolder(path.parent) for path in sorted(folder.rglob("result.json"))]
 
 
 def warn_of_missing_points(results: Sequence[Result]) -> None:
