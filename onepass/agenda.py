@@ -12,32 +12,36 @@ from onepass.costs import Costs, Kind, kind_of
 from onepass.errors import CheckpointError, RunError
 from onepass.job import Job
 from onepass.record import RunFolder
+from onepass.result import Result
 from onepass.sweep import Planned
 
 State = Literal["finished", "to resume", "to run", "being run", "damaged"]
 FILES = ("result.json", "events.jsonl", "checkpoint.pt")
 
 
-def state_of(folder: RunFolder, job: Job) -> tuple[State, str]:
+def state_of(folder: RunFolder) -> tuple[State, str]:
     """How far a run is, and what is wrong with its folder if that is damaged."""
-    if not folder.path.exists():
-        return "to run", ""
     if folder.is_being_run():
         return "being run", ""
     try:
         described, result = folder.description(), folder.result()
-        if described is None and any((folder.path / name).exists() for name in FILES):
-            return "damaged", f"{folder.run_file} is missing"
-        if result is not None and described is not None:
-            if result.identity != described.get("identity", ""):
-                return "damaged", f"{folder.result_file} is of another run than {folder.run_file}"
-            if not folder.has_all_points(result):
-                return "damaged", f"{folder.events_file} lacks points of its run"
+        if problem := _damage(folder, described is not None, result):
+            return "damaged", problem
+        if result is not None:
             return "finished", ""
-        saved = folder.load_checkpoint()
+        return ("to run" if folder.load_checkpoint() is None else "to resume"), ""
     except (RunError, CheckpointError) as problem:
         return "damaged", str(problem)
-    return ("to run" if saved is None else "to resume"), ""
+
+
+def _damage(folder: RunFolder, described: bool, result: Result | None) -> str:
+    """What no file says alone."""
+    if not described:
+        left = any((folder.path / name).exists() for name in FILES)
+        return f"{folder.run_file} is missing" if left else ""
+    if result is not None and not folder.has_all_points(result):
+        return f"{folder.events_file} lacks points of its run"
+    return ""
 
 
 class Agenda:
@@ -61,9 +65,9 @@ class Agenda:
     ) -> None:
         self.planned, self.out, self.costs = planned, out, costs
         self.until, self.now = until, now
-        self.waiting = list(range(len(planned)))
         self.kinds = [kind_of(one.job) for one in planned]
-        self.trials: dict[int, Kind] = {}  # the kinds of runs that are being measured
+        self.waiting = list(range(len(planned)))
+        self.trials: dict[int, Kind] = {}  # runs that are being measured
         self.passed: list[int] = []
 
     def take(self, fits: Callable[[Job], bool]) -> int | None:
@@ -82,7 +86,7 @@ class Agenda:
         return None
 
     def put_back(self, index: int) -> None:
-        self.trials.pop(index, None)
+        self.ended(index)
         self.waiting.insert(0, index)
 
     def ended(self, index: int) -> None:

@@ -67,7 +67,7 @@ def kind_of(job: Job) -> Kind:
 def _images_per_sample(job: Job) -> float:
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = registry.get(job.method).learner.configured(**memory, **job.chosen_settings())
-    batch = job.asked_of_stream().get("batch", Job.batch)
+    batch = int(job.asked_of_stream().get("batch", Job.batch))
     images = learner.cost(batch)
     return (images.trained + SCORED * images.scored) / batch
 

@@ -53,9 +53,10 @@ def append(path: Path, text: str) -> None:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
 
 
-def append_line(path: Path, line: str) -> None:
+def append_line(path: Path, line: str, *, unless: str = "") -> None:
     """Adds a line of JSON to a file that several processes add to, whole or not at all. What a kill
-    has left of the line before is cut off; a last line that only lacks its end gets one."""
+    has left of the line before is cut off; a last line that only lacks its end gets one. Nothing is
+    added if the whole lines hold the words `unless`."""
     try:
         with os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -63,6 +64,8 @@ def append_line(path: Path, line: str) -> None:
             fcntl.flock(file, fcntl.LOCK_EX)
             end, missing = _end_of_lines(file)
             file.truncate(end)
+            if unless and _holds(file, unless):
+                return
             try:
                 _write_all(file, f"{missing}{line}\n".encode())
             except BaseException:
@@ -89,6 +92,11 @@ def _end_of_lines(file: FileIO) -> tuple[int, str]:
             return begin, ""
         raise OSError(errno.EINVAL, "its last line is no JSON") from None
     return size, "\n"
+
+
+def _holds(file: FileIO, words: str) -> bool:
+    file.seek(0)
+    return words.encode() in file.read()
 
 
 def _write_all(file: FileIO, content: bytes) -> None:

@@ -32,13 +32,14 @@ def read(path: Path) -> list[Result]:
     ]
 
 
-def append(path: Path, result: Result) -> None:
+def append(path: Path, result: Result, *, once: bool = False) -> None:
     """Adds one line, whole or not at all, whoever else adds to the file at the same time. What a
-    kill left of a line before it is cut off."""
+    kill left of a line before it is cut off. `once`: not if the file has that run already."""
     if path.suffix != SUFFIX:
         raise RunError(f"a file of lines must end in {SUFFIX}, not {path.name!r}")
     line = {name: value for name, value in result.as_json().items() if name != "out"}
-    files.append_line(path, json.dumps(line))
+    known = json.dumps({"identity": result.identity})[1:-1]
+    files.append_line(path, json.dumps(line), unless=known if once else "")
 
 
 def texts(path: Path) -> list[tuple[str, str]]:

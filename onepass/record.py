@@ -20,8 +20,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import count
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -309,14 +309,11 @@ def finished_runs(folder: Path) -> list[RunFolder]:
     damaged."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
-    found = [
+    return [
         RunFolder(path.parent)
         for path in sorted(folder.rglob("result.json"))
         if DAMAGED_NAME not in path.parent.name
     ]
-    if not found:
-        raise RunError(f"there is no finished run in {folder}")
-    return found
 
 
 def warn_of_missing_points(results: Sequence[Result]) -> None:

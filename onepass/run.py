@@ -60,7 +60,7 @@ def run(
         folder.refuse_existing()
     found = folder.description()
     if found is not None:
-        _compare_job(folder, found, job)
+        compare(folder, found, job)
     finished = folder.result()
     if finished is not None:
         _versions_differ(folder, finished.other_versions, anyway)
@@ -151,8 +151,9 @@ def _known(job: Job, out: Path, supplies: Supplies) -> Job:
         return job
 
 
-def _compare_job(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    """A folder must hold the run that is asked for; only a finished one may be without its data."""
+def compare(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """A folder, which is described so, must hold the run that is asked for. Where the data are not
+    known, they are not compared."""
     if "identity" not in found:
         raise RunError(
             f"{folder.path} was run by an earlier version, which did not record what a run is "

@@ -30,10 +30,16 @@ class Configured:
     @classmethod
     def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
         """Constructor arguments from text, as `--set` takes them."""
-        hints = _types(cls)
+        hints = cls._types()
         for name in texts:
             cls.check_name(name)
         return {name: read(cls._told(name), text, hints[name]) for name, text in texts.items()}
+
+    @classmethod
+    @cache
+    def _types(cls) -> dict[str, Any]:
+        """Of the settings; working them out takes long where thousands of jobs are asked for."""
+        return get_type_hints(cls)
 
     @classmethod
     def configured(cls, **chosen: Any) -> Self:
@@ -57,7 +63,7 @@ class Configured:
             setattr(self, name, _plain(value))
 
     def check_types(self) -> None:
-        hints = _types(type(self))
+        hints = self._types()
         for name, value in self.get_params().items():
             check(self._told(name), value, hints[name])
 
@@ -70,12 +76,6 @@ class Configured:
     def _told(cls, name: str) -> str:
         """A setting's name in a message, with whose it is."""
         return f"{cls.key}: {name}" if cls.key else name
-
-
-@cache
-def _types(configured: type[Configured]) -> dict[str, Any]:
-    """Of the settings; working them out takes long where thousands of jobs are asked."""
-    return get_type_hints(configured)
 
 
 def _plain(value: Any) -> Any:

@@ -180,8 +180,8 @@ def run(
     _check_list(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
-    how = How(out, resume, _checkpoint_steps(checkpoint), anyway)
-    at_once = 1 if jobs_at_once == "1" else executors.fitting(_at_once(jobs_at_once), jobs)
+    how = How(out, resume, checkpoint_steps(checkpoint), anyway)
+    at_once = 1 if jobs_at_once == "1" else executors.fitting(at_once_of(jobs_at_once), jobs)
     if as_json:
         _execute_all(jobs, how, at_once, fail_fast, as_json)
     else:
@@ -269,13 +269,13 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     return chosen
 
 
-def _at_once(text: str) -> int | None:
+def at_once_of(text: str) -> int | None:
     if text == "auto":
         return None
     return whole("--jobs", text, "a number of runs, at least 1, or auto")
 
 
-def _checkpoint_steps(text: str) -> CheckpointEvery:
+def checkpoint_steps(text: str) -> CheckpointEvery:
     if text == "none":
         return None
     if text == "auto":
