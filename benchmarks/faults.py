@@ -85,6 +85,7 @@ class Faults:
     def __init__(self, work: Path, runs: int, seed: int, jobs: int) -> None:
         self.disk, self.file, self.out = work, work / "a.toml", work / "out"
         self.chance, self.jobs, self.began = random.Random(seed), jobs, 0.0
+        self.longest = runs / 8  # seconds until the next blow
         sweep_file(self.file, runs)
 
     def finished(self) -> list[Path]:
@@ -116,14 +117,15 @@ class Faults:
             for pid in children(child.pid)[: self.chance.randint(1, self.jobs)]:
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
-            time.sleep(self.chance.uniform(1, 3))
+            time.sleep(self.chance.uniform(1, 1 + self.longest / 2))
         self.kill_sweep(child)
         return killed
 
     def kill_sweep(self, child: subprocess.Popen[str]) -> bool:
         """At a moment when runs are under way; its workers must end by themselves."""
+        wait(self.under_way, child)
+        time.sleep(self.chance.uniform(0, self.longest))
         hit = wait(self.under_way, child)
-        time.sleep(self.chance.uniform(0, 0.5))
         orphans = children(child.pid)
         child.kill()
         child.communicate()
@@ -137,6 +139,7 @@ class Faults:
         """While runs are under way; the sweep must end by itself and say so."""
         child = self.sweep()
         wait(self.under_way, child)
+        time.sleep(self.chance.uniform(0, self.longest))
         filler = self.disk / "filler"
         with filler.open("wb", buffering=0) as file:
             while child.poll() is None:  # whatever room somebody makes is taken

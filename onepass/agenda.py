@@ -13,6 +13,7 @@ from onepass.errors import CheckpointError, RunError
 from onepass.job import Job
 from onepass.record import RunFolder
 from onepass.result import Result
+from onepass.run import compare
 from onepass.sweep import Planned
 
 State = Literal["finished", "to resume", "to run", "being run", "damaged"]
@@ -42,6 +43,19 @@ def _damage(folder: RunFolder, described: bool, result: Result | None) -> str:
     if result is not None and not folder.has_all_points(result):
         return f"{folder.events_file} lacks points of its run"
     return ""
+
+
+def finished(folder: RunFolder, job: Job) -> Result | None:
+    """The result of a run that has come to its end; not if the folder holds another run, or is
+    damaged, as whoever runs it will say."""
+    try:
+        described, result = folder.description(), folder.result()
+        if described is not None and result is not None:
+            compare(folder, described, job)
+            return result
+    except RunError:
+        pass
+    return None
 
 
 class Agenda:
@@ -77,7 +91,7 @@ class Agenda:
                 continue
             self.waiting.remove(index)
             folder = RunFolder.of(job, self.out)
-            if folder.result_file.exists() or folder.is_being_run():
+            if folder.is_being_run() or finished(folder, job):
                 self.passed.append(index)
                 continue
             if self.costs.expected(job) is None:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.agenda import Agenda, State, state_of
+from onepass.agenda import Agenda, State, finished, state_of
 from onepass.costs import Costs, kind_of
-from onepass.errors import RunError
 from onepass.executors import Executor, How, Watch
 from onepass.job import Job
 from onepass.record import BUSY, RunFolder
 from onepass.result import Result
-from onepass.run import compare
 from onepass.sweep import Planned
 
 PAUSE = 0.5  # seconds until one looks again how far another process is
@@ -51,8 +49,8 @@ class Entry:
         return self.planned.job
 
 
-class TimeIsUp(Exception):  # noqa: N818 - it is none
-    """What is running now has to be stopped."""
+class TimeIsUp(BaseException):
+    """Whatever is running has to stop, as for an interrupt."""
 
 
 def survey(planned: Sequence[Planned], out: Path, lines: Sequence[Result]) -> list[Entry]:
@@ -65,13 +63,10 @@ def _found(one: Planned, folder: RunFolder, held: Mapping[str, Result]) -> Entry
     if held and (line := held.get(one.job.identity)):
         return Entry(one, "finished", folder, line)
     state, problem = state_of(folder)
-    if state != "finished":
-        return Entry(one, state, folder, problem=problem)
-    try:
-        compare(folder, folder.description() or {}, one.job)
-    except RunError:  # as whoever runs it will say
-        return Entry(one, "to run", folder)
-    return Entry(one, "finished", folder, folder.result())
+    if state == "finished":
+        result = finished(folder, one.job)
+        return Entry(one, "finished" if result else "to run", folder, result)
+    return Entry(one, state, folder, problem=problem)
 
 
 def check(planned: Sequence[Planned], executor: Executor) -> None:
@@ -109,10 +104,10 @@ def carry_out(
         left = [left[number] for number in agenda.passed]
         _wait_for_any([RunFolder.of(planned[index].job, how.out) for index in left])
         for index in list(left):
-            finished = RunFolder.of(planned[index].job, how.out).result()
-            if finished is not None:
+            job = planned[index].job
+            if (result := finished(RunFolder.of(job, how.out), job)) is not None:
                 left.remove(index)
-                yield Ended(index, finished, elsewhere=True)
+                yield Ended(index, result, elsewhere=True)
 
 
 def _round(

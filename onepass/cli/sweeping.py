@@ -236,13 +236,12 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool) -> None:
         for row in rows:
             typer.echo(json.dumps(row))
         return
-    header = [*rows[0]][:-1] + ["expected"]
     times = ["" if seconds is None else _time(seconds) for seconds in expected]
     cells = [
-        [*(str(value) for value in row.values())][:-1] + [shown]
+        [str(value) for value in {**row, "expected_seconds": shown}.values()]
         for row, shown in zip(rows, times, strict=True)
     ]
-    printed.print(rich_table(header, cells))
+    printed.print(rich_table(["run", "variant", "priority", "state", "expected"], cells))
     counts = Counter(one.state for one in entries)
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
