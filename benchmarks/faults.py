@@ -109,8 +109,8 @@ class Faults:
         return False
 
     def kill_workers(self, times: int) -> int:
-        """While runs are under way. A run whose worker was killed is tried once more; one that is
-        hit twice fails, and is left to a later call."""
+        """While runs are under way, then the sweep, once a run has finished. A run whose worker was
+        killed is tried once more; one that is hit twice fails, and is left to a later call."""
         child, killed = self.sweep(), 0
         while killed < times and wait(self.under_way, child):
             time.sleep(self.chance.uniform(0, 0.5))
@@ -118,6 +118,7 @@ class Faults:
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
             time.sleep(self.chance.uniform(1, 1 + self.longest / 2))
+        wait(self.finished, child)
         self.kill_sweep(child)
         return killed
 
@@ -204,8 +205,6 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
         show(f"the disk filled: status {status}; {len(faults.finished())} runs finished; {told}")
     else:
         show("no disk can be mounted here: it did not fill")
-    if not faults.finished():  # all were hit before their end
-        faults.go_on()
     corrupted = faults.corrupt()
     show(f"half of {corrupted.name}/result.json cut off")
     return corrupted

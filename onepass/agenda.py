@@ -22,8 +22,23 @@ FILES = ("result.json", "events.jsonl", "checkpoint.pt")
 
 def state_of(folder: RunFolder) -> tuple[State, str]:
     """How far a run is, and what is wrong with its folder if that is damaged."""
-    if folder.is_being_run():
-        return "being run", ""
+    return ("being run", "") if folder.is_being_run() else _state(folder)
+
+
+def set_aside(folder: RunFolder) -> tuple[str, Path] | None:
+    """Moves a damaged folder out of the way, whole, to a name that says so: what was wrong, and
+    where it is now. None if it is damaged no longer: another process was here before."""
+    try:
+        with folder.locked():
+            state, problem = _state(folder)
+            return (problem, folder.set_aside()) if state == "damaged" else None
+    except RunError:
+        if state_of(folder)[0] == "damaged":
+            raise
+        return None
+
+
+def _state(folder: RunFolder) -> tuple[State, str]:
     try:
         described, result = folder.description(), folder.result()
         if problem := _damage(folder, described is not None, result):

@@ -110,11 +110,10 @@ class RunFolder:
             return False
 
     def set_aside(self) -> Path:
-        """Moves a damaged folder out of the way, whole, to a name that says so."""
-        with self.locked():
-            names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
-            paths = (self.path.with_name(name) for name in names)
-            return self.path.rename(next(path for path in paths if not path.exists()))
+        """Moves the folder out of the way, whole, to a name that says that it is damaged."""
+        names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
+        paths = (self.path.with_name(name) for name in names)
+        return self.path.rename(next(path for path in paths if not path.exists()))
 
     def refuse_existing(self) -> None:
         if self.path.exists():

@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from onepass import campaign, devices, executors, lines
+from onepass import agenda, campaign, devices, executors, lines
 from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
 from onepass.cli.bars import ManyBars
@@ -47,8 +47,7 @@ class Tally:
     failed: list[str] = field(default_factory=list)
 
     def keep(self, result: Result) -> None:
-        """In the file of lines, once; a run that was there before, or was finished and not yet
-        written down when something stopped it, too."""
+        """As a line, if that is wanted, and once, whoever else appends to the file."""
         if self.append is not None:
             lines.append(self.append, result, once=True)
 
@@ -137,23 +136,18 @@ def sweep(
             _show(entries, costs, as_json)
             return
         tally = Tally(append, as_json)
-        todo = _to_do(entries, tally)
+        todo = _to_do(entries, {one.identity for one in held}, tally)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
         where = "" if out is None and append is not None else f"; in {folder}"
-        executor = _checked(todo, at_once_of(jobs))
+        executor = Processes(executors.fitting(at_once_of(jobs), [one.job for one in planned]))
+        if until is None:  # else only few of them may ever start
+            campaign.check(todo, executor)
         try:
             _carry_out(todo, how, executor, costs, until, tally, fail_fast)
         finally:
             tally.tell(len(planned) - tally.finished - tally.skipped - len(tally.failed), where)
     if tally.failed:
         raise typer.Exit(1)
-
-
-def _checked(todo: Sequence[Planned], at_once: int | None) -> Processes:
-    """Each run has a process of its own, so that one that is killed takes no other with it."""
-    executor = Processes(executors.fitting(at_once, [one.job for one in todo]) if todo else 1)
-    campaign.check(todo, executor)
-    return executor
 
 
 def _carry_out(
@@ -165,15 +159,20 @@ def _carry_out(
     tally: Tally,
     fail_fast: bool,
 ) -> None:
-    jobs = [one.job for one in todo]
+    """Each run has a process of its own, so that one that is killed takes no other with it."""
+    jobs, left = [one.job for one in todo], set(range(len(todo)))
     with ManyBars(jobs, tally.skipped) as bars:
         endings = campaign.carry_out(todo, how, executor, costs, bars.watch, until=until)
         with closing(campaign.until_time(endings, until)) as timed:
             for ended in timed:
+                left.remove(ended.number)
                 tally.add(jobs[ended.number], ended, how.out)
                 bars.end(ended.number, failed=isinstance(ended.outcome, Exception))
                 if fail_fast and tally.failed:
                     break
+    for number in left:  # what came to its end in the moment in which all was stopped
+        if result := agenda.finished(RunFolder.of(jobs[number], how.out), jobs[number]):
+            tally.add(jobs[number], Ended(number, result), how.out)
 
 
 def _known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:
@@ -202,17 +201,19 @@ def _folder(out: Path | None, append: Path | None) -> Iterator[Path]:
         yield out or Path("runs")
 
 
-def _to_do(entries: Sequence[Entry], tally: Tally) -> list[Planned]:
-    """What is not finished. Damaged folders are moved out of the way, and said."""
+def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list[Planned]:
+    """What is not finished. What is, and not yet among the lines that are held, becomes one there;
+    damaged folders are moved out of the way, and said."""
     todo = []
     for one in entries:
         if one.result is not None:
             tally.skipped += 1
-            tally.keep(one.result)
+            if one.result.identity not in held:
+                tally.keep(one.result)
             continue
-        if one.state == "damaged":
-            aside = one.folder.set_aside()
-            messages.print(plain(f"{one.problem}; moved to {aside.name}, and run again"))
+        if one.state == "damaged" and (moved := agenda.set_aside(one.folder)):
+            problem, aside = moved
+            messages.print(plain(f"{problem}; moved to {aside.name}, and run again"))
         todo.append(one.planned)
     return todo
 
