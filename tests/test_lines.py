@@ -45,6 +45,14 @@ def test_what_is_appended_is_read_with_the_place_of_its_line(result, file):
     assert all(set(json.loads(line)) == whole for line in file.read_text().splitlines())
 
 
+def test_a_run_that_the_file_holds_is_not_added_again_if_it_should_be_there_once(result, file):
+    for identity in (result.identity, "0f", result.identity):
+        lines.append(file, replace(result, identity=identity), once=True)
+    assert [one.identity for one in lines.read(file)] == [result.identity, "0f"]
+    lines.append(file, result)
+    assert len(lines.read(file)) == 3
+
+
 def test_lines_that_were_published_are_read():
     found = lines.read(RESULTS / "cifar100.jsonl")
     assert {one.method for one in found} == {"derpp", "er", "gsa", "gsa-released", "mir"}
