@@ -13,6 +13,7 @@ from following import After
 
 from onepass.errors import TrainingError
 from onepass.job import Job
+from onepass.record import RunFolder
 from onepass.run import run
 
 JOB = Job("er", "synthetic", batch=60, device="cpu")  # 10 steps
@@ -94,3 +95,9 @@ def test_a_log_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None
     asked = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--resume")
     assert onepass(*asked, "--out", tmp_path, "--json").status == 0
     assert not elsewhere.exists()
+
+
+def test_a_folder_that_is_no_run_yet_gets_no_log(tmp_path: Path) -> None:
+    """With a log in it and nothing else it would be refused."""
+    assert not RunFolder(tmp_path).note("killed")
+    assert list(tmp_path.iterdir()) == []

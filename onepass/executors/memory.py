@@ -85,9 +85,9 @@ def killed_by_kernel() -> int | None:
 def _number(path: str, name: str, unit: int = 1) -> int | None:
     """From one of Linux's tables; None on other systems."""
     with suppress(OSError):
-        for line in Path(path).read_text().splitlines():
-            if line.startswith(f"{name} "):
-                return int(line.split()[1]) * unit
+        for words in map(str.split, Path(path).read_text().splitlines()):
+            if words[:1] == [name]:
+                return int(words[1]) * unit
     return None
 
 

@@ -18,11 +18,11 @@ Gpu = str | None  # a word that CUDA_VISIBLE_DEVICES takes; None: no GPU, but th
 
 def found() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: in the user's words,
-    or by their UUIDs, which mean the same card to CUDA, its multi-process service and nvidia-smi.
+    or several by UUIDs, which mean the same card to CUDA, its multi-process service and nvidia-smi.
     CUDA itself is not started here: it would take memory on every card."""
     count = torch.cuda.device_count()
     chosen = [word.strip() for word in os.environ.get(VISIBLE, "").split(",") if word.strip()]
-    names = chosen or asked("uuid")
+    names = chosen or (asked("uuid") if count > 1 else [])
     return names[:count] if len(names) >= count else [str(number) for number in range(count)]
 
 

@@ -51,6 +51,17 @@ def test_a_service_is_started_for_a_gpu_and_ended_however_the_runs_end(
     assert not any(Path(place).exists() for place in places)
 
 
+def test_a_service_serves_every_card_and_so_numbers_none_anew(
+    control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = control.parent / "bin" / "nvidia-cuda-mps-control"
+    program.write_text(f'#!/bin/sh\necho "sees ${{CUDA_VISIBLE_DEVICES-all}}" >> {control}\n')
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    with sharing("cuda"):
+        assert control.read_text() == "sees all\n"
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,2"
+
+
 def test_no_service_is_started_on_a_cpu(control: Path) -> None:
     with sharing("cpu"):
         assert not any(name in os.environ for name in MPS)

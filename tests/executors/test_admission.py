@@ -1,0 +1,215 @@
+"""What starts when: as the queue says, and as there is memory for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from puppets import KILLED, failed, play, result
+
+from onepass import data
+from onepass.errors import TooLargeError
+from onepass.executors import Fits, How, InOrder, execute_all, processes, seats
+from onepass.executors.memory import MIB, PROCESS, Memory, Taken, free_bytes, taken
+from onepass.executors.processes import Processes
+from onepass.job import Job
+from onepass.result import Result
+
+GIB = 2**30
+JOBS = [Job("er", "synthetic", seed=seed, device="cpu") for seed in range(4)]
+BIG = Job("gsa", "synthetic", device="cpu")
+
+
+@dataclass(eq=False)
+class Try:
+    job: Job
+    workers: int
+    together: int = 0
+
+
+class Stage:
+    """Runs jobs with puppets, and knows of each try in turn how many were at work together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> None:
+        self.answers, self.tries, self.lock = answers, [], threading.Lock()
+        self.at_work: list[Try] = []
+        monkeypatch.setattr(processes, "PAUSE", 0.01)
+        self.puppets = play(monkeypatch, self.script)
+
+    def script(self, job: Job, gpu: str | None) -> tuple[Any, ...]:
+        this = Try(job, self.puppets.alive)
+        with self.lock:
+            self.tries.append(this)
+            self.at_work.append(this)
+            for one in self.at_work:
+                one.together = max(one.together, len(self.at_work))
+        threading.Event().wait(0.2)  # long enough for others to start beside it
+        answers = self.answers.get(job.folder_name)
+        with self.lock:
+            self.at_work.remove(this)
+        return answers.pop(0) if answers else result(job)
+
+    def of(self, job: Job) -> list[int]:
+        return [one.together for one in self.tries if one.job == job]
+
+    def play(
+        self, jobs: list[Job], out: Path, executor: Processes, queue: InOrder | None = None
+    ) -> list[tuple[int, Result | Exception]]:
+        queue = queue or InOrder(jobs)
+        return list(executor.outcomes(jobs, queue, How(out), lambda *_: None))
+
+
+def memory(free: float | None, **seen: int) -> Memory:
+    """Of a machine that has this much left for good."""
+    made = Memory(lambda gpu: free)
+    for job in (*JOBS[:1], BIG):
+        if job.method in seen:
+            made.saw(job, Taken(most=seen[job.method]))
+    return made
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize(
+    ("free", "most"), [(None, 3), (40 * GIB, 3), (11 * GIB, 2), (8.8 * GIB, 1), (0, 1)]
+)
+def test_a_run_for_which_there_is_no_room_waits(
+    free: float | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes 4 GiB, of which nothing is taken yet, and a tenth of what is free stays free. (A
+    system that does not tell lets all start.)"""
+    stage = Stage(monkeypatch, {})
+    ended = stage.play(JOBS, tmp_path, Processes(3, memory(free, er=4 * GIB)))
+    assert len(ended) == 4
+    assert max(one.together for one in stage.tries) == most
+
+
+def test_a_large_run_waits_until_it_is_alone_and_small_ones_go_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(monkeypatch, {})
+    jobs = [JOBS[0], BIG, *JOBS[1:]]
+    ended = stage.play(jobs, tmp_path, Processes(2, memory(9 * GIB, er=GIB, gsa=50 * GIB)))
+    assert len(ended) == 5 and all(isinstance(one, Result) for _, one in ended)
+    assert stage.of(BIG) == [1] and stage.tries[1].job == JOBS[1]
+
+
+def test_what_the_runs_hold_already_is_not_counted_twice() -> None:
+    book = memory(10 * GIB, er=4 * GIB)
+    beside = [(JOBS[0], Taken(now=3 * GIB)), (JOBS[1], Taken(now=6 * GIB))]
+    assert book.room(None, beside, held=Taken()) == 9 * GIB - GIB
+    assert book.room(None, beside, held=Taken(now=2 * GIB)) == 9 * GIB - GIB + 2 * GIB
+
+
+def test_a_kind_is_remembered_by_its_largest_run_and_guessed_until_then() -> None:
+    book = Memory()
+    assert book.expected(BIG) == PROCESS
+    executor = Processes(2, book)
+    executor.check(BIG)
+    digits, small = data.load("synthetic"), book.expected(BIG)
+    assert small > PROCESS + digits.train_x.nbytes
+    book.saw(BIG, Taken(most=70 * MIB))
+    book.saw(BIG, Taken(most=50 * MIB))
+    other_seed, other_kind = replace(BIG, seed=7), replace(BIG, memory=7)
+    assert book.expected(other_seed) == 70 * MIB
+    assert book.expected(other_kind) == PROCESS
+
+
+def test_a_run_tells_what_it_took(tmp_path: Path) -> None:
+    executor = Processes(1)
+    list(execute_all(JOBS[:1], How(tmp_path), executor))
+    (took,) = executor.memory.seen.values()
+    assert 100 * MIB < took == executor.memory.expected(JOBS[0]) < 4 * GIB
+
+
+def test_this_machine_tells_what_is_free_and_what_is_taken() -> None:
+    free, now = free_bytes(None), taken("cpu")
+    assert free is not None and 50 * MIB < free < 2**50
+    assert 50 * MIB < now.now <= now.most < 2**40
+
+
+# ---- too little of it
+
+
+@pytest.mark.parametrize(
+    ("answer", "kills"),
+    [(failed("memory"), (0, 0)), (KILLED, (0, 1)), (KILLED, (None, None))],
+    ids=["out of memory", "killed for it", "killed, perhaps for it"],
+)
+def test_a_run_that_found_no_memory_beside_others_is_tried_again_alone(
+    answer: Any, kills: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kills` are those that the kernel tells of, before and after."""
+    answers = [answer]
+    stage = Stage(monkeypatch, {JOBS[0].folder_name: answers})
+    monkeypatch.setattr(seats, "killed_by_kernel", lambda: kills[not answers])
+    ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
+    assert all(isinstance(one, Result) for _, one in ended)
+    assert stage.of(JOBS[0]) == [2, 1]
+    (_, alone) = [one for one in stage.tries if one.job == JOBS[0]]
+    assert alone.workers == 1, "one that waits holds memory"
+
+
+def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED]})
+    monkeypatch.setattr(seats, "killed_by_kernel", lambda: 3)
+    stage.play(JOBS, tmp_path, Processes(2, memory(None)))
+    assert stage.of(JOBS[0]) == [2, 2]
+
+
+def test_a_run_that_is_alone_and_finds_no_memory_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(monkeypatch, {BIG.folder_name: [failed("memory"), failed("memory")]})
+    ended = stage.play([BIG, *JOBS], tmp_path, Processes(2, memory(None)))
+    assert stage.of(BIG) == [2, 1]
+    (problem,) = [one for _, one in ended if isinstance(one, Exception)]
+    assert isinstance(problem, TooLargeError)
+
+
+# ---- the queue
+
+
+def picking(pick: Callable[[InOrder, Fits], int | None]) -> InOrder:
+    queue = InOrder(JOBS)
+    queue.take = lambda fits: pick(queue, fits)
+    return queue
+
+
+def test_the_queue_is_asked_when_a_place_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what it gives may depend on what has ended by then."""
+    stage, asked = Stage(monkeypatch, {}), []
+
+    def last_first(queue: InOrder, fits: Fits) -> int | None:
+        asked.append(len(stage.tries))
+        return queue.waiting.pop() if queue.waiting else None
+
+    ended = stage.play(JOBS, tmp_path, Processes(1, memory(None)), picking(last_first))
+    assert [index for index, _ in ended] == [3, 2, 1, 0]
+    assert asked == [0, 1, 2, 3, 4]
+
+
+def test_a_queue_that_has_nothing_now_is_asked_again_while_something_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when no run ends meanwhile; when nothing runs, that was all."""
+    stage, asked = Stage(monkeypatch, {}), []
+
+    def hesitating(queue: InOrder, fits: Fits) -> int | None:
+        asked.append(None)
+        if len(queue.waiting) == 2:
+            return None
+        return InOrder.take(queue, fits) if len(asked) in (1, 5) else None
+
+    ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)), picking(hesitating))
+    assert [index for index, _ in ended] == [0, 1]
+    assert stage.of(JOBS[1]) == [2]

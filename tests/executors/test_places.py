@@ -1,0 +1,111 @@
+"""Which GPUs there are, and which run goes where. No test here needs one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from puppets import play, result
+
+from onepass.devices import resolve
+from onepass.errors import InputError
+from onepass.executors import How, InOrder, places
+from onepass.executors.places import VISIBLE
+from onepass.executors.processes import Processes
+from onepass.job import Job
+
+UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "told", "found"),
+    [
+        (None, 3, UUIDS, UUIDS),
+        ("2, GPU-aa", 2, UUIDS, ["2", "GPU-aa"]),
+        ("1,7", 1, UUIDS, ["1"]),  # CUDA takes them up to the first that is not there
+        (None, 2, [], ["0", "1"]),
+        (None, 1, UUIDS, ["0"]),
+        (None, 0, [], []),
+    ],
+    ids=["all", "chosen", "one is not there", "without nvidia-smi", "one", "none"],
+)
+def test_gpus_are_found_by_themselves_in_the_words_of_the_user(
+    visible: str | None,
+    count: int,
+    told: list[str],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(VISIBLE, raising=False)
+    if visible:
+        monkeypatch.setenv(VISIBLE, visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(places, "asked", lambda what: told)
+    assert places.found() == found
+
+
+def test_a_card_is_asked_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert places.asked("uuid") == []
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    words = places.asked("memory.free", "GPU-aa")
+    assert words == ["--query-gpu=memory.free", "--format=csv,noheader,nounits", "--id=GPU-aa"]
+    program.write_text("#!/bin/sh\necho No devices were found; exit 6\n")
+    assert places.asked("uuid") == []
+
+
+@given(st.integers(1, 40), st.integers(1, 8))
+def test_places_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> None:
+    spread = places.spread(at_once, [str(number) for number in range(count)])
+    loads = Counter(spread)
+    assert len(spread) == at_once
+    assert max(loads.values()) - min(loads[str(n)] for n in range(min(count, at_once))) <= 1
+
+
+@pytest.mark.parametrize("before", [None, "5,6"])
+def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VISIBLE, raising=False)
+    if before:
+        monkeypatch.setenv(VISIBLE, before)
+    where: dict[int, Any] = {}
+    together = threading.Barrier(4)
+
+    def script(job: Job, gpu: str | None) -> tuple[Any, ...]:
+        where[job.seed] = gpu
+        if job.seed < 4:
+            together.wait(10)
+        return result(job)
+
+    puppets = play(monkeypatch, script)
+    jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
+    executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
+    executor.memory.free = lambda gpu: None
+    ended = list(executor.outcomes(jobs, InOrder(jobs), How(tmp_path), lambda *_: None))
+    assert sorted(index for index, _ in ended) == list(range(6))
+    assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
+    assert where.keys() == set(range(6)) and set(where.values()) == {"GPU-aa", "GPU-bb"}
+    assert len(puppets.all) == 4
+    assert os.environ.get(VISIBLE) == before
+
+
+def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
+    assert places.least_loaded(["a", "b"], busy=["a", "b", "a"]) == 1
+    assert places.least_loaded(["a", "b"], busy=["b"]) == 0
+    assert places.least_loaded(["b", "a"], busy=[]) == 0
+
+
+def test_one_gpu_of_several_is_chosen_as_cuda_lets_one_choose() -> None:
+    """A run is the same on each, so none is part of its identity."""
+    with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES=1"):
+        resolve("cuda:1")
