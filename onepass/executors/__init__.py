@@ -2,5 +2,16 @@
 
 from onepass.executors.base import Executor, How, Watch, execute_all
 from onepass.executors.choice import choose, fitting
+from onepass.executors.queue import Fits, InOrder, Queue
 
-__all__ = ["Executor", "How", "Watch", "choose", "execute_all", "fitting"]
+__all__ = [
+    "Executor",
+    "Fits",
+    "How",
+    "InOrder",
+    "Queue",
+    "Watch",
+    "choose",
+    "execute_all",
+    "fitting",
+]

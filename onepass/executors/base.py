@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from onepass import probes
-from onepass.errors import OnepassError
+from onepass.executors.queue import InOrder, Queue
 from onepass.job import Job
 from onepass.listeners import Listener
 from onepass.listeners.progress import Progress
@@ -18,8 +19,8 @@ from onepass.result import Result
 from onepass.run import run
 from onepass.supplies import Supplies
 
-MENDABLE = (OnepassError, OSError)  # by the user
 Watch = Callable[[int, Progress], None]
+Failed = Callable[[int, Exception], None]
 Ended = tuple[int, Result | Exception]
 
 
@@ -53,9 +54,12 @@ class Executor(Protocol):
     def check(self, job: Job) -> None:
         """Refuses what cannot be run; what was made for that may serve the run."""
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Ended]:
-        """Runs every job, and gives the number of each, as it ends, with its result or with what
-        went wrong. `watch` is told how far each is."""
+    def outcomes(
+        self, jobs: Sequence[Job], queue: Queue, how: How, watch: Watch
+    ) -> Generator[Ended, None, None]:
+        """Runs what the queue gives until it gives no more, and gives the number of each job, as it
+        ends, with its result or with what went wrong, after a second try where that may help.
+        `watch` is told how far each is."""
 
 
 def execute_all(
@@ -63,11 +67,17 @@ def execute_all(
     how: How,
     executor: Executor,
     watch: Watch = lambda index, progress: None,
+    *,
+    queue: Queue | None = None,
+    failed: Failed = lambda index, problem: None,
+    fail_fast: bool = False,
 ) -> Iterator[tuple[int, Result]]:
-    """Runs jobs in their folders, and yields each one's number and result as it ends.
+    """Runs jobs in their folders, and yields each one's number and result as it ends. `queue` says
+    which comes next; by default they come in their order.
 
     Everything that can be refused is refused at once, before the first run starts. Afterwards a job
-    that fails does not stop the others; its error is raised when all have ended.
+    that fails does not stop the others: `failed` is told at once, and the first error is raised
+    when all have ended. With `fail_fast` it ends them.
     """
     for job in jobs:
         probes.check(job.probes)
@@ -75,16 +85,23 @@ def execute_all(
             RunFolder(how.out / job.folder_name).refuse_existing()
         if job.seed == jobs[0].seed and not how.is_finished(job):  # other seeds differ in no more
             executor.check(job)
-    return _results(executor.outcomes(jobs, how, watch))
+    outcomes = executor.outcomes(jobs, queue or InOrder(jobs), how, watch)
+    return _results(outcomes, failed, fail_fast)
 
 
-def _results(outcomes: Iterator[Ended]) -> Iterator[tuple[int, Result]]:
+def _results(
+    outcomes: Generator[Ended, None, None], failed: Failed, fail_fast: bool
+) -> Iterator[tuple[int, Result]]:
     failures: list[Exception] = []
-    for index, outcome in outcomes:
-        if isinstance(outcome, Result):
-            yield index, outcome
-        else:
+    with closing(outcomes):
+        for index, outcome in outcomes:
+            if isinstance(outcome, Result):
+                yield index, outcome
+                continue
             failures.append(outcome)
+            failed(index, outcome)
+            if fail_fast:
+                break
     if failures:
         first, *others = failures
         for other in others:

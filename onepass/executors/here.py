@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 from onepass.executors.base import Ended, How, Watch
+from onepass.executors.queue import Queue
+from onepass.executors.retries import Retries, in_a_line, kind_of
 from onepass.job import Job
 from onepass.listeners.progress import Forwarder
 from onepass.result import Result
@@ -21,12 +23,19 @@ class Here:
     def check(self, job: Job) -> None:
         self.supplies.check(job)
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Ended]:
-        for index, job in enumerate(jobs):
+    def outcomes(
+        self, jobs: Sequence[Job], queue: Queue, how: How, watch: Watch
+    ) -> Generator[Ended, None, None]:
+        retries = Retries(how)
+        while (index := queue.take(lambda job: True)) is not None:
+            job, forwarder = jobs[index], Forwarder(partial(watch, index))
             try:
-                outcome: Result | Exception = how.run(
-                    job, Forwarder(partial(watch, index)), self.supplies
+                outcome: Result | Exception = retries.how_for(job).run(
+                    job, forwarder, self.supplies
                 )
             except Exception as problem:  # whatever it is, the other runs go on
+                if retries.again(job, kind_of(problem), in_a_line(problem)):
+                    queue.put_back(index)
+                    continue
                 outcome = problem
             yield index, outcome

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
@@ -24,8 +24,10 @@ import torch
 from onepass import engine
 from onepass.errors import RunError, TrainingError
 from onepass.evaluate import make_ready
-from onepass.executors.base import MENDABLE, Ended, How, Watch
+from onepass.executors.base import Ended, How, Watch
 from onepass.executors.mps import sharing
+from onepass.executors.queue import Queue
+from onepass.executors.retries import MENDABLE
 from onepass.job import Job
 from onepass.listeners.progress import Forwarder
 from onepass.supplies import Supplies
@@ -82,13 +84,19 @@ class Processes:
         chosen = plain if job.device == "cuda" else {}
         make_ready(type(learner)(**{**learner.get_params(), **chosen}), stream)
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: Watch) -> Iterator[Ended]:
-        waiting = list(enumerate(jobs))
+    def outcomes(
+        self, jobs: Sequence[Job], queue: Queue, how: How, watch: Watch
+    ) -> Generator[Ended, None, None]:
         workers: list[Worker] = []
         with sharing(jobs[0].device), _ended(workers):
-            while waiting or workers:
-                while waiting and len(workers) < self.at_once:
-                    workers.append(Worker.begin(*waiting.pop(0), how))
+            while True:
+                while len(workers) < self.at_once:
+                    taken = queue.take(lambda job: True)
+                    if taken is None:
+                        break
+                    workers.append(Worker.begin(taken, jobs[taken], how))
+                if not workers:
+                    return
                 for pipe in connection.wait([worker.pipe for worker in workers]):
                     (worker,) = [one for one in workers if one.pipe is pipe]
                     kind, content = _next(worker)
@@ -96,8 +104,9 @@ class Processes:
                         watch(worker.index, content)
                         continue
                     index = worker.index
-                    if kind != "killed" and waiting:
-                        worker.give(*waiting.pop(0), how)
+                    taken = None if kind == "killed" else queue.take(lambda job: True)
+                    if taken is not None:
+                        worker.give(taken, jobs[taken], how)
                     else:
                         workers.remove(worker)
                         worker.end()

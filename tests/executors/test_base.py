@@ -10,7 +10,7 @@ import pytest
 
 import onepass
 from onepass.errors import InputError, RunError, UnknownNameError
-from onepass.executors import How, execute_all
+from onepass.executors import How, Queue, execute_all
 from onepass.executors.here import Here
 from onepass.job import Job
 from onepass.result import Result
@@ -28,7 +28,9 @@ class Stub:
         if job == self.refuses:
             raise InputError("no")
 
-    def outcomes(self, jobs: Sequence[Job], how: How, watch: object) -> Iterator[tuple]:
+    def outcomes(
+        self, jobs: Sequence[Job], queue: Queue, how: How, watch: object
+    ) -> Iterator[tuple]:
         self.ran = True
         yield from enumerate(self.given)
 
