@@ -52,9 +52,7 @@ def written(settings: dict[str, str]) -> str:
     replay = 64
     head = "frozen"
     """
-    return "".join(
-        f"{json.dumps(name)[1:-1]} = {_value(text)}\n" for name, text in settings.items()
-    )
+    return "".join(f"{name} = {_value(text)}\n" for name, text in settings.items())
 
 
 def _value(text: str) -> str:
@@ -64,4 +62,4 @@ def _value(text: str) -> str:
     except ValueError:
         value = None
     plain = isinstance(value, bool | int | float) and as_text(value, "") == text
-    return text if plain else json.dumps(text)
+    return text if plain else json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -24,8 +25,15 @@ FIXED = (
     *("dataset", "image_size", "test_fraction", "normalise", "memory", "stream", "tasks", "batch"),
     *("class_order", "preset", "validation", "every", "threads", "deterministic"),
 )
-HINTS = {name.replace("_", "-"): get_type_hints(Job)[name] for name in FIXED}
-OTHERS = {"set": dict, "seeds": int}
+OPTIONS: dict[str, Any] = {
+    "set": dict,
+    "seeds": int,
+    **{name.replace("_", "-"): get_type_hints(Job)[name] for name in FIXED},
+}
+LEAST = dict.fromkeys(["seeds", "image-size", "tasks", "batch", "every", "threads"], 1) | {
+    "memory": 0
+}
+USUAL: dict[str, Any] = {"validation": 0.1, "seeds": 1, "set": {}}
 
 
 @app.command(
@@ -92,17 +100,7 @@ def tune(
     settings are printed as TOML, which `onepass run --settings` takes.
     """
     one_of("--objective", objective, OBJECTIVES)
-    learner = registry.get(method).learner
-    content = toml.read(space)
-    for name in content:
-        if name not in ("space", "defaults"):
-            raise UnknownNameError(f"table of {space}", name, ("space", "defaults"))
-    searched = Space.read(content.get("space"), learner, str(space))
-    fixed = _defaults(content.get("defaults", {}), space)
-    chosen = {name: toml.as_text(value, name) for name, value in fixed.pop("set", {}).items()}
-    per_trial = seeds or fixed.pop("seeds", 1)
-    fixed.pop("seeds", None)
-    options = {
+    given = {
         "dataset": dataset,
         "memory": memory,
         "stream": stream,
@@ -111,38 +109,44 @@ def tune(
         "validation": validation,
         "every": every,
         "threads": threads,
+        "seeds": seeds,
     }
-    fixed = {"validation": 0.1, **fixed} | {
-        name: value for name, value in options.items() if value is not None
-    }
-    job = Job(
-        method,
-        settings={**chosen, **read_pairs(set_ or [])},
-        device=devices.resolve(device).type,
-        data_root=str(data_root) if data_root else None,
-        **fixed,
-    )
+    searched, fixed = _read(space, method)
+    fixed |= {name: value for name, value in given.items() if value is not None}
+    chosen = {**fixed.pop("set"), **read_pairs(set_ or [])}
+    per_trial = fixed.pop("seeds")
+    root = str(data_root) if data_root else None
+    where = devices.resolve(device).type
+    job = Job(method, settings=chosen, device=where, data_root=root, **fixed)
     if job.deterministic:
         devices.allow_determinism()
-    search = Search(Asked(job, searched, objective, per_trial, seed), out or Path(f"tune-{method}"))
-    together = (
-        1 if jobs_at_once == "1" else executors.fitting(at_once(jobs_at_once), [job] * trials)
-    )
+    asked = Asked(job, searched, objective, per_trial, seed)
+    search = Search(asked, out or Path(f"tune-{method}"))
+    several = jobs_at_once != "1"
+    together = executors.fitting(at_once(jobs_at_once), [job] * trials) if several else 1
     with _said_how_to_go_on():
         standing = _shown(search, together, trials)
     _tell(standing, search)
 
 
-def _defaults(table: Any, file: Path) -> dict[str, Any]:
-    """The options of a file, as a job takes them."""
+def _read(file: Path, method: str) -> tuple[Space, dict[str, Any]]:
+    """What is searched, and the options that the file gives beside it."""
+    content = toml.read(file)
+    for name in content:
+        if name not in ("space", "defaults"):
+            raise UnknownNameError(f"table of {file}", name, ("space", "defaults"))
+    table = content.get("defaults", {})
     if not isinstance(table, dict):
         raise InputError(f"{file}: defaults must be a table [defaults]")
-    valid = {**HINTS, **OTHERS}
     for name, value in table.items():
-        if name not in valid:
-            raise UnknownNameError(f"option in {file}", name, valid)
-        check(f"{file}: {name}", value, valid[name])
-    return {name.replace("-", "_"): value for name, value in table.items()}
+        if name not in OPTIONS:
+            raise UnknownNameError(f"option in {file}", name, OPTIONS)
+        check(f"{file}: {name}", value, OPTIONS[name])
+        if name in LEAST and value < LEAST[name]:
+            raise InputError(f"{file}: {name} must be at least {LEAST[name]}, not {value}")
+    options = {name.replace("-", "_"): value for name, value in {**USUAL, **table}.items()}
+    options["set"] = {name: toml.as_text(one, name) for name, one in options["set"].items()}
+    return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
 
 
 @contextmanager
@@ -163,18 +167,21 @@ def _shown(search: Search, together: int, trials: int) -> Standing:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=messages) as bars:
-        whole = bars.add_task(f"{search.asked.job.method} trials", total=trials, note="")
-        runs: dict[tuple[int, int], Any] = {}
+    bars = Progress(*columns, console=messages)
+    runs: dict[tuple[int, int] | None, Any] = {}
 
-        def watch(trial: int, seed: int, now: listeners.Progress) -> None:
-            if (trial, seed) not in runs:
-                name = f"trial {trial} seed {seed}"
-                runs[trial, seed] = bars.add_task(name, total=now.steps, note="")
-            score = "" if now.accuracy is None else f"{now.accuracy:.1f} %"
-            bars.update(runs[trial, seed], completed=now.step, note=score)
+    def watch(trial: int, seed: int, now: listeners.Progress) -> None:
+        if (trial, seed) not in runs:
+            name = f"trial {trial} seed {seed}"
+            runs[trial, seed] = bars.add_task(name, total=now.steps, note="")
+        score = "" if now.accuracy is None else f"{now.accuracy:.1f} %"
+        bars.update(runs[trial, seed], completed=now.step, note=score)
 
-        for standing in search.go_on(executors.choose(together), trials, watch):
+    standings = search.go_on(executors.choose(together), trials, watch)
+    first = next(standings)  # what can be refused is refused before there is a bar
+    whole = bars.add_task(f"{search.asked.job.method} trials", total=trials, note="")
+    with bars:
+        for standing in chain([first], standings):
             if standing.run in runs:
                 bars.remove_task(runs.pop(standing.run))
             bars.update(whole, completed=standing.ended, note=plain(_best(standing)))

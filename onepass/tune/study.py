@@ -159,5 +159,9 @@ def optuna_module() -> Any:
 
 def _storage(optuna: Any, file: Path) -> Any:
     """A path may have letters in it that mean something in a URL, so it is in none."""
-    connect = partial(sqlite3.connect, str(file), timeout=WAIT, check_same_thread=False)
-    return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect})
+    creator = partial(_connected, file)
+    return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": creator})
+
+
+def _connected(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=WAIT, check_same_thread=False)
