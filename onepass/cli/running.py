@@ -12,7 +12,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from onepass import devices, executors, registry
+from onepass import devices, executors, registry, toml
 from onepass.cli.bars import Bars
 from onepass.cli.base import app, messages, one_of, printed, rich_table, say, whole
 from onepass.errors import InputError
@@ -36,6 +36,7 @@ Examples:
   onepass run gsa
   onepass run finetune er gsa --dataset digits --memory 100 --seeds 5
   onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
+  onepass run gsa --settings best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
@@ -86,6 +87,10 @@ def run(
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Constructor arguments as TOML; --set wins over them."),
     ] = None,
     validation: Annotated[
         float, typer.Option(help="Score on this part of the training data, not on the test set.")
@@ -138,13 +143,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
-    choices = read_pairs(set_ or [])
-    for name, value in (("engine", engine), ("precision", precision)):
-        chosen = value != getattr(Learner, name)
-        if chosen and name in choices:
-            raise InputError(f"give --{name} or --set {name}, not both")
-        if chosen:
-            choices[name] = value
+    choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
             method=name,
@@ -181,13 +180,24 @@ def run(
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
     how = How(out, resume, checkpoint_steps(checkpoint), anyway)
-    at_once = 1 if jobs_at_once == "1" else executors.fitting(at_once_of(jobs_at_once), jobs)
+    together = 1 if jobs_at_once == "1" else executors.fitting(at_once(jobs_at_once), jobs)
     if as_json:
-        _execute_all(jobs, how, at_once, fail_fast, as_json)
+        _execute_all(jobs, how, together, fail_fast, as_json)
     else:
         with _plotting_imported_meanwhile():
-            results = _execute_all(jobs, how, at_once, fail_fast, as_json)
+            results = _execute_all(jobs, how, together, fail_fast, as_json)
         _show(results, out)
+
+
+def _choices(file: Path | None, pairs: list[str], options: dict[str, str]) -> dict[str, str]:
+    """Constructor arguments: of a file, of `--set`, and those that have an option of their own."""
+    chosen = read_pairs(pairs)
+    for name, value in options.items():
+        if value != getattr(Learner, name):
+            if name in chosen:
+                raise InputError(f"give --{name} or --set {name}, not both")
+            chosen[name] = value
+    return {**(toml.read_settings(file) if file else {}), **chosen}
 
 
 @contextmanager
@@ -269,7 +279,7 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     return chosen
 
 
-def at_once_of(text: str) -> int | None:
+def at_once(text: str) -> int | None:
     if text == "auto":
         return None
     return whole("--jobs", text, "a number of runs, at least 1, or auto")

@@ -20,7 +20,7 @@ from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
 from onepass.cli.bars import ManyBars
 from onepass.cli.base import app, messages, printed, rich_table, say
-from onepass.cli.running import at_once_of, checkpoint_steps
+from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
 from onepass.errors import DataError, InputError
 from onepass.executors import How
@@ -139,7 +139,7 @@ def sweep(
         todo = _to_do(entries, {one.identity for one in held}, tally)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
         where = "" if out is None and append is not None else f"; in {folder}"
-        executor = Processes(executors.fitting(at_once_of(jobs), [one.job for one in planned]))
+        executor = Processes(executors.fitting(at_once(jobs), [one.job for one in planned]))
         if until is None:  # else only few of them may ever start
             campaign.check(todo, executor)
         try:
