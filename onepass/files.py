@@ -8,8 +8,10 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,6 +53,58 @@ def append(path: Path, text: str) -> None:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
 
 
+def append_line(path: Path, line: str, *, unless: str = "") -> None:
+    """Adds a line of JSON to a file that several processes add to, whole or not at all. What a kill
+    has left of the line before is cut off; a last line that only lacks its end gets one. Nothing is
+    added if the whole lines hold the words `unless`."""
+    try:
+        with os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is not a file")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            end, missing = _end_of_lines(file)
+            file.truncate(end)
+            if unless and _holds(file, unless):
+                return
+            try:
+                _write_all(file, f"{missing}{line}\n".encode())
+            except BaseException:
+                file.truncate(end)
+                raise
+    except OSError as problem:
+        raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
+
+
+def _end_of_lines(file: FileIO) -> tuple[int, str]:
+    """Up to where a file's lines are whole, and what the last of them lacks."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 1))
+    if file.read(1) in (b"", b"\n"):
+        return size, ""
+    file.seek(0)
+    content = file.read()
+    begin = content.rfind(b"\n") + 1
+    last = content[begin:].decode(errors="replace")
+    try:
+        parsed(last)
+    except ValueError:
+        if last.startswith("{"):
+            return begin, ""
+        raise OSError(errno.EINVAL, "its last line is no JSON") from None
+    return size, "\n"
+
+
+def _holds(file: FileIO, words: str) -> bool:
+    file.seek(0)
+    return words.encode() in file.read()
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    while content:
+        content = content[file.write(content) :]
+    os.fsync(file.fileno())
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[None]:
     """For one process at a time; the lock goes with the process, however it ends. Who does not want
@@ -78,8 +132,8 @@ def _opened(path: Path, flags: int) -> int:
 def parsed(text: str) -> Any:
     """JSON as we write it. Anything else is a ValueError: also what Python alone takes for JSON
     (NaN, half a character), numbers that fit no machine, and more brackets than it can follow."""
+    content = glanced(text)
     try:
-        content = json.loads(text, parse_int=_whole)
         written = json.dumps(content, allow_nan=False, ensure_ascii=False)
         written.encode(errors="surrogateescape")  # so paths of any bytes pass
     except RecursionError:
@@ -87,11 +141,27 @@ def parsed(text: str) -> Any:
     return content
 
 
+def glanced(text: str) -> Any:
+    """As `parsed`, but three times as fast, for whoever needs a few values of very many files and
+    looks at those: a number may be infinite, and a letter half of one."""
+    try:
+        return DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _whole(digits: str) -> int:
     number = int(digits)
     if number.bit_length() > 1000:  # a float has no room for it
         raise ValueError(f"{digits} is too large")
     return number
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+DECODER = json.JSONDecoder(parse_int=_whole, parse_constant=_no_number)
 
 
 def sha256(tree: object) -> str:

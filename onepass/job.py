@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from onepass import data, registry, streams
+from onepass import data, devices, registry, streams
 from onepass.data.load import is_path
 from onepass.errors import InputError, UnknownNameError
 from onepass.learner import Learner
@@ -22,23 +22,37 @@ from onepass.words import plain
 COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned")
 Normalise = Literal["dataset", "first-task"]
-# What an older record of a job does not have, with the value that the job had.
-LATER = {"mirror_is_same_class": None, "normalise": "dataset"}
 POINTS_PER_RUN = 20
+OWN = "own"  # what a run's identity calls all data that have no name of ours
 # Not part of a variant: they stand beside it, or say how a run is watched and not what it is.
 BESIDE = frozenset(
-    ["method", "dataset", "memory", "seed", "preset", "settings", "device", "data_root", "probes"]
+    (
+        *("method", "dataset", "memory", "seed", "preset", "settings", "device"),
+        *("data_root", "probes", "fingerprint"),
+    )
 )
+# What may decide a run's numbers or its record besides its data, settings and stream.
+CHOICES = ("normalise", "validation", "every", "prequential", "threads", "deterministic")
+
+
+class Fingerprint(NamedTuple):
+    """What a run's identity has to know of its data, which are loaded for that: their checksum, and
+    into how many tasks they are split if nobody says."""
+
+    sha256: str
+    usual_tasks: int
 
 
 @dataclass(frozen=True)
 class Job:
     """What a run is; together with the versions it says everything that decides the result.
 
-    `settings` are the constructor's arguments as text, as `--set` takes them. `probes` are the
-    names of what watches the run; they change nothing in it. `mirror_is_same_class` is told of the
-    user's own data only; `normalise` says whose mean and standard deviation samples are normalised
-    by: the dataset's, or those of the samples in the stream's first task.
+    A run is known by content: see `known_by`. `settings` are the constructor's arguments as text,
+    as `--set` takes them. `probes` are the names of what watches the run; they change nothing in
+    it. `mirror_is_same_class` is told of the user's own data only; `normalise` says whose mean and
+    standard deviation samples are normalised by: the dataset's, or those of the samples in the
+    stream's first task. `fingerprint` is of the data, once they have been loaded
+    (`Supplies.known`).
     """
 
     method: str
@@ -63,38 +77,119 @@ class Job:
     deterministic: bool = False
     data_root: str | None = field(default=None, compare=False)
     probes: tuple[str, ...] = field(default=(), compare=False)
+    fingerprint: Fingerprint | None = field(default=None, compare=False)
+
+    # ---- which run it is
 
     @property
     def folder_name(self) -> str:
-        """Readable for plain jobs; other choices add a fingerprint, so that no two jobs meet."""
-        own = is_path(self.dataset)
-        dataset = Path(self.dataset_identity).stem if own else self.dataset
-        name = f"{self.method}-{dataset}-m{self.memory}-s{self.seed}"
-        choices = self.variant + (self.dataset_identity if own else "")
-        digest = hashlib.sha256(choices.encode(errors="surrogatepass")).hexdigest()
-        return f"{name}-{digest[:8]}" if choices else name
+        """Readable for plain jobs; other choices add a digest of their content, and so do the
+        user's own data, so that no two jobs meet."""
+        start, end = self.folder_ends
+        name = Path(self.dataset_identity).stem if self.is_own else self.dataset
+        return f"{start}-{name}{end}"
+
+    @property
+    def folder_ends(self) -> tuple[str, str]:
+        """The folder's name without that of the data, before it and after it: the user's own may
+        be renamed.
+
+        >>> Job("er").folder_ends, Job("finetune", settings={"lr": "1"}).folder_ends
+        (('er', '-m100-s0'), ('finetune', '-s0-c4eb5ff1'))
+        """
+        memory = f"-m{self.memory}" if self.uses_memory else ""
+        revision = f"-r{self.revision}" if self.revision > 1 else ""
+        own = {"method": self.method, "data": self.data_sha256} if self.is_own else {}
+        content = self.choices | own
+        ending = f"-{digest(content)[:8]}" if content else ""
+        return self.method, f"{memory}-s{self.seed}{revision}{ending}"
+
+    @property
+    def identity(self) -> str:
+        """The same for two jobs if, and only if, they are one and the same run."""
+        return digest(self.known_by)
+
+    @property
+    def known_by(self) -> dict[str, Any]:
+        """What makes two jobs the same run, as JSON has it: never where something lies, who
+        watches, or in which words it was asked for."""
+        return {
+            "method": self.method,
+            "revision": self.revision,
+            "dataset": OWN if self.is_own else self.dataset,
+            "data_sha256": self.data_sha256,
+            **({"memory": self.memory} if self.uses_memory else {}),
+            "seed": self.seed,
+            "device": devices.resolve(self.device).type,
+            **self.choices,
+        }
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What is otherwise than by default: values, not the words that chose them. Defaults are
+        left out, so that a setting which a later version has more makes no other run of this one
+        (and where a default changes, the method has another revision).
+
+        >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).choices  # as they are by default
+        {}
+        >>> Job("er", settings={"lr": "2.0"}, stream="long-tail:rho=50", batch=20).choices
+        {'settings': {'lr': 2}, 'stream': {'stream': 'long-tail', 'rho': 50, 'batch': 20}}
+        """
+        learner = registry.get(self.method).learner
+        usual = {one.name: one.default for one in fields(learner) if one.default is not MISSING}
+        others = {one.name: one.default for one in fields(self) if one.name in CHOICES}
+        content = {
+            "settings": _others(self.chosen_settings(), usual),
+            "stream": self._stream_choices(),
+            **_others({name: getattr(self, name) for name in CHOICES}, others),
+        }
+        return {name: _canonical(value) for name, value in content.items() if value}
+
+    def _stream_choices(self) -> dict[str, Any]:
+        asked = self.stream_of(self.usual_tasks)
+        tasks = 1 if registry.get(self.method).one_task else self.usual_tasks
+        usual = streams.STREAMS[asked["stream"]].defaults | {"stream": Job.stream, "tasks": tasks}
+        return _others(asked, usual)
+
+    @property
+    def data_sha256(self) -> str:
+        return self._known.sha256
+
+    @property
+    def usual_tasks(self) -> int:
+        return self._known.usual_tasks if self.is_own else data.usual_tasks(self.dataset)
+
+    @property
+    def revision(self) -> int:
+        return registry.get(self.method).revision
+
+    @property
+    def uses_memory(self) -> bool:
+        return "memory" in registry.get(self.method).learner.setting_names()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its data are the user's own files."""
+        return is_path(self.dataset)
 
     @property
     def dataset_identity(self) -> str:
-        """Which dataset: its name, or the whole path of the user's own."""
-        return dataset_identity(self.dataset)
+        """Which dataset, for people: its name, or the whole path of the user's own, however it was
+        written; as text that can be recorded and be part of a folder's name."""
+        return plain(str(Path(self.dataset).resolve())) if self.is_own else self.dataset
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """What makes two jobs the same, as JSON has it: neither where the data lie on this machine
-        nor who watches."""
-        whole: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        del whole["data_root"], whole["probes"]
-        return {**whole, "dataset": self.dataset_identity, "settings": self.run_settings}
+    def _known(self) -> Fingerprint:
+        if self.fingerprint is None:
+            raise LookupError(f"the data of {self.method} on {self.dataset} have not been loaded")
+        return self.fingerprint
 
-    def identity_in(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The identity that a run.json has recorded, as one of now, to be compared with this job's.
-        The default preset was once called `paper`; a method may have another of that name now."""
-        found = {**LATER, **record, "dataset": dataset_identity(str(record.get("dataset")))}
-        own = registry.get(self.method).learner.presets
-        if found.get("preset") == "paper" and "paper" not in own:
-            found["preset"] = COMMON
-        return found
+    def on(self, whole: data.Dataset) -> Job:
+        """The same job, once its data are known; `validation` holds a part of them out later."""
+        usual = data.usual_tasks(whole.name, whole.classes)
+        return replace(self, fingerprint=Fingerprint(whole.sha256(), usual))
+
+    # ---- what it is made of
 
     @property
     def run_settings(self) -> dict[str, str]:
@@ -150,12 +245,8 @@ class Job:
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
         """The stream over a dataset that was loaded, and the learner, not yet prepared."""
         info = registry.get(self.method)
-        asked = self.asked_of_stream()
-        usual = {"tasks": data.usual_tasks(dataset)}
-        if info.one_task:  # whatever was asked
-            asked.pop("tasks", None)
-            usual = {"tasks": 1}
-        stream = streams.make(dataset, streams.filled(asked, usual), seed=self.seed)
+        asked = self.stream_of(data.usual_tasks(dataset.name, dataset.classes))
+        stream = streams.make(dataset, asked, seed=self.seed)
         if info.one_task and len(stream.tasks) > 1:
             raise InputError(
                 f"{self.method!r} learns all classes as one task, but stream {asked['stream']!r} "
@@ -163,6 +254,14 @@ class Job:
             )
         check_scorable(stream)
         return stream, info.learner.configured(**self.arguments(stream))
+
+    def stream_of(self, usual_tasks: int) -> dict[str, Any]:
+        """The stream's table, with its number of tasks."""
+        asked, usual = self.asked_of_stream(), {"tasks": usual_tasks}
+        if registry.get(self.method).one_task:  # whatever was asked
+            asked.pop("tasks", None)
+            usual = {"tasks": 1}
+        return streams.filled(asked, usual)
 
     def asked_of_stream(self) -> dict[str, Any]:
         """What the stream's line and the arguments beside it say together."""
@@ -179,12 +278,16 @@ class Job:
         chosen |= self.normalisation(stream)
         if "memory" in learner.setting_names():
             chosen["memory"] = self.memory
-        chosen |= self.preset_settings()
         self._check_mirror(stream.dataset)
+        return chosen | self.chosen_settings()
+
+    def chosen_settings(self) -> dict[str, Any]:
+        """Those of the preset, then what was set by hand."""
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
-        return chosen | learner.read_settings(self.run_settings)
+        learner = registry.get(self.method).learner
+        return self.preset_settings() | learner.read_settings(self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Mean and standard deviation for the learner: the dataset's, if it has any, or those of
@@ -223,7 +326,21 @@ def preset_names(learner: type[Learner]) -> list[str]:
     return [name for name in PRESETS if name == COMMON or name in learner.presets]
 
 
-def dataset_identity(dataset: str) -> str:
-    """A dataset's name, or the whole path of the user's own, however it was written; as text that
-    can be recorded and be part of a folder's name."""
-    return plain(str(Path(dataset).resolve())) if is_path(dataset) else dataset
+def _others(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Those that are not as usual."""
+    return {key: one for key, one in values.items() if key not in usual or usual[key] != one}
+
+
+def _canonical(value: Any) -> Any:
+    """As JSON has it, and one way only of writing a number."""
+    if isinstance(value, dict):
+        return {name: _canonical(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_canonical(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def digest(content: dict[str, Any]) -> str:
+    """A checksum of values as JSON has them, in whatever order they come."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -13,13 +13,15 @@ folder from which the run can go on.
 
 from __future__ import annotations
 
+import glob
 import logging
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -28,6 +30,7 @@ import torch
 
 from onepass import checkpoint, files
 from onepass.errors import CheckpointError, RunError, WriteError
+from onepass.job import Job, digest
 from onepass.result import Result
 from onepass.scoring import Point, Tick
 from onepass.settings import check
@@ -35,6 +38,8 @@ from onepass.version import __version__
 from onepass.words import plain
 
 EVENTS = "events"
+BUSY = "is being run by another process"
+DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
 OtherVersions = list[dict[str, int | str]]
 # What comes of values that are not what they have to be.
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
@@ -67,6 +72,16 @@ class RunFolder:
         self.result_file = path / "result.json"
         self.log_file = path / "log.txt"
 
+    @classmethod
+    def of(cls, job: Job, out: Path) -> RunFolder:
+        """A job's folder below `out`. If the user's own data were renamed since, it has their old
+        name, and the digest of what they hold."""
+        path = out / job.folder_name
+        if job.is_own and not path.exists():
+            start, end = job.folder_ends
+            path = next(iter(sorted(out.glob(f"{glob.escape(start)}-*{end}"))), path)
+        return cls(path)
+
     def lines_file(self, key: str) -> Path:
         return self.path / f"{key}.jsonl"
 
@@ -78,10 +93,27 @@ class RunFolder:
             try:
                 held.enter_context(files.locked(path, wait=False))
             except BlockingIOError:
-                raise RunError(f"{self.path} is being run by another process") from None
+                raise RunError(f"{self.path} {BUSY}") from None
             except OSError as problem:
                 raise RunError(f"{path} cannot be locked: {problem.strerror}") from None
             yield
+
+    def is_being_run(self) -> bool:
+        """Whether another process is at it right now."""
+        lock = self.path / ".lock"
+        try:
+            with files.locked(lock, wait=False) if lock.is_file() else nullcontext():
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:  # whoever runs it will say what is wrong
+            return False
+
+    def set_aside(self) -> Path:
+        """Moves the folder out of the way, whole, to a name that says that it is damaged."""
+        names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
+        paths = (self.path.with_name(name) for name in names)
+        return self.path.rename(next(path for path in paths if not path.exists()))
 
     def refuse_existing(self) -> None:
         if self.path.exists():
@@ -259,26 +291,28 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _describes_a_run(content: dict[str, Any]) -> bool:
-    """Whether a run.json holds what is asked of it; an older one may lack all but the job."""
+    """Whether a run.json holds what is asked of it, and its job is the one whose identity it has;
+    an older one may lack all but the job."""
     try:
         check("job", content.get("job"), dict)
-        check("dataset", content["job"].get("dataset", ""), str)
         check("probes", content.get("probes", []), list[str])
-        for name in ("data_sha256", *versions()):
+        for name in ("identity", "commit", *versions()):
             check(name, content.get(name), str | None)
+        return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
         return False
-    return "\0" not in content["job"].get("dataset", "")
 
 
 def finished_runs(folder: Path) -> list[RunFolder]:
-    """Every finished run at or below a folder, in order of their paths."""
+    """Every finished run at or below a folder, in order of their paths; none that was set aside as
+    damaged."""
     if not folder.is_dir():
-        raise RunError(f"there is no folder {folder}")
-    found = [RunFolder(path.parent) for path in sorted(folder.rglob("result.json"))]
-    if not found:
-        raise RunError(f"there is no finished run in {folder}")
-    return found
+        raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
+    return [
+        RunFolder(path.parent)
+        for path in sorted(folder.rglob("result.json"))
+        if DAMAGED_NAME not in path.parent.name
+    ]
 
 
 def warn_of_missing_points(results: Sequence[Result]) -> None:

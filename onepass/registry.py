@@ -22,7 +22,8 @@ class MethodInfo:
 
     `key` is its name, `paper` and `year` say where it comes from (year 0: no paper). `boundaries`:
     whether it ignores task boundaries or uses them, told or inferred. `one_task`: it
-    is meant for all classes at once, as a reference, and is not online.
+    is meant for all classes at once, as a reference, and is not online. `revision` is raised
+    whenever its numbers move: runs of two revisions are different runs, and no table mixes them.
     """
 
     key: str
@@ -31,6 +32,7 @@ class MethodInfo:
     year: int
     boundaries: Boundaries
     one_task: bool
+    revision: int
 
 
 METHODS = Names[MethodInfo]("method")
@@ -43,11 +45,12 @@ def method(
     year: int,
     boundaries: Boundaries = "ignores",
     one_task: bool = False,
+    revision: int = 1,
 ) -> Callable[[type[L]], type[L]]:
     """Registers a learner under the name by which the command line and the tables know it."""
 
     def register(learner: type[L]) -> type[L]:
-        info = MethodInfo(key, learner, paper, year, boundaries, one_task)
+        info = MethodInfo(key, learner, paper, year, boundaries, one_task, revision)
         METHODS.add(key, info, defined=learner)
         learner.key = key
         return learner

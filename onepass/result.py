@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_type_hints
+
+import torch
 
 from onepass import metrics
 from onepass.errors import InputError, RunError
@@ -24,12 +27,14 @@ class Result:
     """One run's numbers: the record, the tables and `--json` all take them from here.
 
     What was run
-        `method`, `dataset` (its name), `dataset_identity` (its name, or the path of the user's
-        own), `samples` (for training and test, how many of each class there were), `stream` (its
-        name), `batch`, `boundaries` (whether they were told), `variant` (what was chosen otherwise
-        than by default), `memory` (samples kept at most; 0 for a method that keeps none), `seed`,
-        `tasks`, `normalise` (by the mean and standard deviation of the dataset, or of the first
-        task).
+        `identity`, by which the run is known (`Job.identity`); `method` and its `revision` (0: run
+        before revisions were counted); `settings`, all of the learner's; `dataset` (its name),
+        `dataset_identity` (its name, or the path of the user's own), `data_sha256` (of all of it),
+        `validation` (the part of the training data that was scored on), `samples` (for training and
+        test, how many of each class there were); `stream` (its name), `stream_settings`, `batch`,
+        `boundaries` (whether they were told); `variant` (what was chosen otherwise than by
+        default), `memory` (samples kept at most; 0 for a method that keeps none), `seed`, `tasks`,
+        `normalise` (by the mean and standard deviation of the dataset, or of the first task).
     How good it was, in percent
         `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
@@ -45,8 +50,9 @@ class Result:
         stream; `images_beside_steps`, outside of steps, by purpose; `memory_bytes` of the samples
         kept; `copy_bytes` of copies of the network.
     Where, and which bits
-        `device`; `params_sha256` of the network; `state_sha256` of all that learning changes;
-        `out`, the run's folder.
+        `device`, and the name of the `gpu`; `threads`; the `commit` of the tree that began the run
+        (`-dirty`: with changes), none once installed; `params_sha256` of the network;
+        `state_sha256` of all that learning changes; `out`, the run's folder.
     Who did not see it through
         `dropped`: listeners that failed, with the reason.
     What else one should know
@@ -55,9 +61,14 @@ class Result:
         torch than before: the step after which it went on, and the versions from there on.
     """
 
+    identity: str = ""
     method: str = field(metadata=PRINTED)
+    revision: int = 0
+    settings: dict[str, object] = field(default_factory=dict)
     dataset: str = field(metadata=PRINTED)
     dataset_identity: str = ""
+    data_sha256: str = ""
+    validation: float = 0.0
     variant: str
     memory: int = field(metadata=PRINTED)
     seed: int = field(metadata=PRINTED)
@@ -65,6 +76,7 @@ class Result:
     normalise: str = "dataset"
     samples: list[list[int]] = field(default_factory=list)
     stream: str = ""
+    stream_settings: dict[str, object] = field(default_factory=dict)
     batch: int = 0
     boundaries: bool = True
 
@@ -90,6 +102,9 @@ class Result:
     copy_bytes: int = 0
 
     device: str = field(metadata=PRINTED)
+    gpu: str | None = None
+    threads: int = 0
+    commit: str | None = None
     params_sha256: str = field(metadata=PRINTED)
     state_sha256: str = field(metadata=PRINTED)
     out: str = field(metadata=PRINTED)
@@ -112,9 +127,14 @@ class Result:
         batch = len(stream.indices(0))
         images = learner.cost(batch)
         return cls(
+            identity=job.identity,
             method=job.method,
+            revision=job.revision,
+            settings=plain_settings(learner),
             dataset=plain(stream.dataset.name),
             dataset_identity=job.dataset_identity,
+            data_sha256=job.data_sha256,
+            validation=job.validation,
             variant=job.variant,
             memory=getattr(learner, "memory", 0),
             seed=job.seed,
@@ -122,6 +142,7 @@ class Result:
             normalise=job.normalise,
             samples=stream.dataset.samples_of_each_class(),
             stream=stream.key,
+            stream_settings=_plain(stream.spec),
             batch=batch,
             boundaries=stream.boundaries,
             accuracy=last.accuracy,
@@ -143,6 +164,8 @@ class Result:
             memory_bytes=learner.memory_bytes,
             copy_bytes=learner.copy_bytes,
             device=learner.where.type,
+            gpu=gpu_of(learner),
+            threads=job.threads,
             params_sha256=learner.params_sha256(),
             state_sha256=learner.state_sha256(),
             out=str(out),
@@ -150,18 +173,18 @@ class Result:
         )
 
     @classmethod
-    def read(cls, content: dict[str, Any], file: Path) -> Self:
-        """From the content of a result.json, with the place where its folder is now. Fields with a
-        default came later: an older file may lack them."""
-        types = get_type_hints(cls)
+    def read(cls, content: dict[str, Any], file: Path, out: str | None = None) -> Self:
+        """From the content of a result.json, with the place where its folder is now, or of whatever
+        else `file` names, with the place that is told. Fields with a default came later: an older
+        file may lack them."""
+        types = _types()
         for one in fields(cls):
             if one.name in content:
                 _check(one.name, content[one.name], types[one.name], file)
             elif one.default is MISSING and one.default_factory is MISSING:
                 raise RunError(f"{file} is not a run's result: it has no {one.name}")
-        known = {one.name for one in fields(cls)}
-        here = {"dataset_identity": content["dataset"], **content, "out": str(file.parent)}
-        return cls(**{name: value for name, value in here.items() if name in known})
+        here = {"dataset_identity": content["dataset"], **content, "out": out or str(file.parent)}
+        return cls(**{name: value for name, value in here.items() if name in types})
 
     def as_json(self) -> dict[str, Any]:
         """What result.json holds; where it is now is known to whoever reads it."""
@@ -171,6 +194,31 @@ class Result:
         """What `--json` prints."""
         shown = [one.name for one in fields(self) if one.metadata.get("printed")]
         return {name: getattr(self, name) for name in shown}
+
+
+def plain_settings(learner: Learner) -> dict[str, Any]:
+    """The constructor's arguments as JSON has them; a network of the user's own as it shows
+    itself."""
+    return {name: _plain(value) for name, value in learner.get_params().items()}
+
+
+def gpu_of(learner: Learner) -> str | None:
+    cuda = learner.where.type == "cuda"
+    return torch.cuda.get_device_name(learner.where) if cuda else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Of every field; working them out takes longer than reading a result."""
+    return get_type_hints(Result)
 
 
 def _check(name: str, value: object, annotation: Any, file: Path) -> None:

@@ -12,22 +12,18 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
-import torch
-
 from onepass import checkpoint as checkpoints
 from onepass import probes
-from onepass.data import Dataset
-from onepass.data.load import is_path
 from onepass.devices import computing
 from onepass.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.evaluate import is_scored, walk
-from onepass.job import Job
+from onepass.job import Fingerprint, Job
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
 from onepass.listeners.audience import check_keys
 from onepass.listeners.recorder import CheckpointEvery, Recorder
 from onepass.record import OtherVersions, RunFolder, SoFar, surroundings, versions
-from onepass.result import Result
+from onepass.result import Result, gpu_of, plain_settings
 from onepass.runlog import logged
 from onepass.scoring import BEGINNING, Point
 from onepass.streams import Stream
@@ -52,23 +48,23 @@ def run(
     """Runs a job in its folder below `out`.
 
     An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
-    one goes on after its last checkpoint, and a missing one starts. A run of other data is refused,
-    and so is one of other versions of onepass or torch, unless `anyway`. `checkpoint` is the number
-    of steps between checkpoints, `auto` for one every ten seconds, None for none at all.
-    `listeners` are told beside the job's probes. `supplies` are what other runs of this process
-    share with it.
+    one goes on after its last checkpoint, and a missing one starts; what an older revision of the
+    method has run stays beside it. A run of other data is refused, and so is one of other versions
+    of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between checkpoints,
+    `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
+    probes. `supplies` are what other runs of this process share with it.
     """
     supplies = supplies or Supplies()
-    folder = RunFolder(out / job.folder_name)
+    job = _known(job, out, supplies)
+    folder = RunFolder.of(job, out)
     if not resume:
         folder.refuse_existing()
     found = folder.description()
     if found is not None:
-        _compare_job(folder, found, job)
+        compare(folder, found, job)
     finished = folder.result()
     if finished is not None:
         _versions_differ(folder, finished.other_versions, anyway)
-        _compare_data_if_here(folder, job, supplies)
         if missing := set(job.probes) - set((found or {}).get("probes", [])):
             log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
         return finished
@@ -80,6 +76,8 @@ def run(
     with _nothing_left_if_too_large(folder):
         folder.make()
         with folder.locked(), computing(job.threads, job.deterministic):
+            if meanwhile := folder.result():  # by another process
+                return meanwhile
             return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
 
 
@@ -109,7 +107,6 @@ def _carry_out(
     anyway: bool,
 ) -> Result:
     """From the last checkpoint, if there is one, to the result."""
-    _compare_data(folder, stream.dataset)
     learner, before = _restore(folder, job, learner)
     if before is None:
         folder.describe(_describe(job, stream, learner))
@@ -134,7 +131,8 @@ def _carry_out(
         ):
             recorder.save(learner, tick)
         result = Result.of(job, stream, learner, recorder.points, folder.path)
-        result = replace(result, other_versions=recorder.other_versions)
+        began = folder.description() or {}
+        result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
         audience.finished(result)
         return replace(result, dropped=audience.dropped)
 
@@ -142,8 +140,32 @@ def _carry_out(
 # ---- what a folder holds already
 
 
-def _compare_job(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    asked, wanted = job.identity_in(found["job"]), job.identity
+def _known(job: Job, out: Path, supplies: Supplies) -> Job:
+    """The job with the fingerprint of its data. A finished run of a dataset that has a name needs
+    its data no more: where they are gone, the result is still a result."""
+    try:
+        return supplies.known(job)
+    except DataError:
+        if job.is_own or not RunFolder.of(job, out).result_file.exists():
+            raise
+        log.warning("%s: %s is not here to be compared with", job.folder_name, job.dataset)
+        return job
+
+
+def compare(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """A folder, which is described so, must hold the run that is asked for. Where the data are not
+    known, they are not compared."""
+    if "identity" not in found:
+        raise RunError(
+            f"{folder.path} was run by an earlier version, which did not record what a run is "
+            "known by: it cannot be resumed; --out puts the new run elsewhere"
+        )
+    asked = dict(found["job"])
+    if job.fingerprint is None:
+        job = replace(job, fingerprint=Fingerprint(str(asked.get("data_sha256")), 0))
+    wanted = job.known_by
+    if asked.get("data_sha256") != wanted["data_sha256"]:
+        raise RunError(f"{folder.path} was begun on other data than {job.dataset!r} is now")
     names = [name for name in {**wanted, **asked} if asked.get(name) != wanted.get(name)]
     if names:
         told = [
@@ -158,27 +180,6 @@ def _compare_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
     if sorted(began) != sorted(job.probes):
         with_these, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
         raise RunError(f"{folder.path} was begun with other probes: {with_these}, not {now}")
-
-
-def _compare_data(folder: RunFolder, dataset: Dataset) -> None:
-    """A run that goes on must go on with the data it began with; an old one may not tell."""
-    began = (folder.description() or {}).get("data_sha256")
-    if began not in (None, dataset.sha256()):
-        raise RunError(f"{folder.path} was begun on other data than {dataset.name!r} is now")
-
-
-def _compare_data_if_here(folder: RunFolder, job: Job, supplies: Supplies) -> None:
-    """A finished run needs its data no more: where they are gone, the result is still a result."""
-    if is_path(job.dataset) and not Path(job.dataset).exists():
-        return
-    try:
-        dataset = supplies.dataset(job)
-    except DataError:
-        if is_path(job.dataset):
-            raise
-        log.warning("%s: %s is not here to be compared with", folder.path, job.dataset)
-    else:
-        _compare_data(folder, dataset)
 
 
 def _versions_differ(folder: RunFolder, since: OtherVersions, anyway: bool) -> bool:
@@ -232,26 +233,29 @@ def _check_points(
 
 
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
-    params = {name: _simple(value) for name, value in learner.get_params().items()}
     return {
         **versions(),
-        "job": job.identity,
+        "identity": job.identity,
+        "job": job.known_by,
+        "dataset": job.dataset_identity,
+        "variant": job.variant,
         "probes": list(job.probes),
-        "learner": params,
+        "learner": plain_settings(learner),
         "stream": {**stream.spec, **stream.derived},
-        "data_sha256": stream.dataset.sha256(),
         "steps": len(stream),
         "class_names": list(stream.dataset.class_names),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": gpu_of(learner),
         **surroundings(),
     }
+
+
+def _commit(began: dict[str, Any]) -> str | None:
+    """Of the tree with which a run began."""
+    commit = began.get("commit")
+    return f"{commit}-dirty" if commit and began.get("dirty") else commit
 
 
 def _shown(value: Any) -> str:
     """As much of a value as an error has room for."""
     return SHORT.repr(value)
-
-
-def _simple(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | tuple | None) else repr(value)

@@ -6,6 +6,7 @@ import ast
 import math
 import warnings
 from dataclasses import dataclass, fields
+from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -29,10 +30,16 @@ class Configured:
     @classmethod
     def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
         """Constructor arguments from text, as `--set` takes them."""
-        hints = get_type_hints(cls)
+        hints = cls._types()
         for name in texts:
             cls.check_name(name)
         return {name: read(cls._told(name), text, hints[name]) for name, text in texts.items()}
+
+    @classmethod
+    @cache
+    def _types(cls) -> dict[str, Any]:
+        """Of the settings; working them out takes long where thousands of jobs are asked for."""
+        return get_type_hints(cls)
 
     @classmethod
     def configured(cls, **chosen: Any) -> Self:
@@ -56,7 +63,7 @@ class Configured:
             setattr(self, name, _plain(value))
 
     def check_types(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = self._types()
         for name, value in self.get_params().items():
             check(self._told(name), value, hints[name])
 

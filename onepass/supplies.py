@@ -23,21 +23,28 @@ class Supplies:
         self._ready: dict[str, tuple[Stream, Learner]] = {}
 
     def dataset(self, job: Job) -> Dataset:
+        whole = self._whole(job)
+        return whole.hold_out(job.validation, job.seed) if job.validation else whole
+
+    def known(self, job: Job) -> Job:
+        """The job with the fingerprint of its data, which are loaded for that."""
+        return job.on(self._whole(job))
+
+    def _whole(self, job: Job) -> Dataset:
         own = (job.image_size, job.test_fraction, job.mirror_is_same_class)
         which = (job.dataset_identity, job.data_root, *own)
         if which not in self._datasets:
             self._datasets[which] = job.load_dataset()
-        whole = self._datasets[which]
-        return whole.hold_out(job.validation, job.seed) if job.validation else whole
+        return self._datasets[which]
 
     def check(self, job: Job) -> None:
         """Makes a job's stream and learner, so that what can be refused is refused now; the run
         takes them from here."""
-        self._ready[job.folder_name] = self._made(job)
+        self._ready[self.known(job).identity] = self._made(job)
 
     def take(self, job: Job) -> tuple[Stream, Learner]:
         """The stream of a job, and its learner, prepared."""
-        return self._ready.pop(job.folder_name, None) or self._made(job)
+        return self._ready.pop(self.known(job).identity, None) or self._made(job)
 
     def _made(self, job: Job) -> tuple[Stream, Learner]:
         with computing(job.threads, job.deterministic):

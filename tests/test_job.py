@@ -1,21 +1,15 @@
-"""What a job asks for: presets, mirror images, normalisation, and how older records say it."""
+"""What a job asks for: presets, mirror images, normalisation."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from following import Stopped, stop_after
 
 import onepass
-from onepass import ER, Dataset, GSAReleased, InputError
-from onepass.errors import RunError
+from onepass import Dataset, GSAReleased, InputError
 from onepass.job import Job
 from onepass.parts import Preset
-from onepass.report import tables
-from onepass.run import run
 from onepass.streams import Stream
 from onepass.supplies import Supplies
 
@@ -69,10 +63,10 @@ def test_a_method_that_mirrors_by_default_does_so_where_the_class_stays(dataset,
     assert made.mirror is mirrors
     assert ("mirror=false" in job.variant.split()) is not mirrors
     if not mirrors:
-        by_hand = replace(job, settings={"mirror": "false"})
+        job, by_hand = job.on(SIGNS), replace(job, settings={"mirror": "false"}).on(SIGNS)
         assert (by_hand.identity, by_hand.folder_name) == (job.identity, job.folder_name)
-    for value in ("true", "false"):
-        assert replace(job, settings={"mirror": value}).identity["settings"] == {"mirror": value}
+    chosen = replace(job, settings={"mirror": "true"}).on(PHOTOS).choices
+    assert "settings" not in chosen  # as it is by default
 
 
 def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch):
@@ -141,66 +135,3 @@ def test_vectors_are_normalised_by_the_first_task_only_if_asked():
 def test_anything_else_to_normalise_by_is_refused():
     with pytest.raises(InputError, match="normalise must be dataset or first-task"):
         learner(PHOTOS, method="er", normalise="test set")
-
-
-# ---- records of older versions
-
-
-def age(folder: Path) -> None:
-    """Makes a run's files those of a version in which `common` was called `paper`."""
-    for name in ("run.json", "result.json"):
-        if (folder / name).exists():
-            content = json.loads((folder / name).read_text())
-            job = content.get("job", content)
-            del job["normalise"]
-            if name == "run.json":
-                job["preset"] = "paper"
-                del job["mirror_is_same_class"]
-            (folder / name).write_text(json.dumps(content))
-
-
-def old_run(job: Job, out: Path):
-    result = run(job, out)
-    age(Path(result.out))
-    return result
-
-
-def test_a_finished_run_of_the_preset_that_was_called_paper_is_not_run_again(tmp_path):
-    job = Job("er", "synthetic", batch=60, device="cpu")
-    first = old_run(job, tmp_path)
-    assert run(job, tmp_path, resume=True, listeners=[stop_after(1)]) == first
-
-
-def test_a_broken_run_of_the_preset_that_was_called_paper_goes_on(tmp_path):
-    job = Job("er", "synthetic", device="cpu")
-    whole = run(job, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
-    age(tmp_path / job.folder_name)
-    result = run(job, tmp_path, resume=True)
-    assert result.state_sha256 == whole.state_sha256
-
-
-def test_old_and_new_runs_are_one_row(tmp_path):
-    job = Job("er", "synthetic", batch=60, device="cpu")
-    old_run(job, tmp_path)
-    run(replace(job, seed=1), tmp_path)
-    (row,) = tables.summarise(tables.read(tmp_path))
-    assert (row.runs, row.variant) == (2, "batch=60")
-
-
-def test_what_is_called_paper_is_another_preset_for_a_method_that_has_one(tmp_path, monkeypatch):
-    job = Job("er", "synthetic", batch=60, device="cpu")
-    old_run(job, tmp_path)
-    monkeypatch.setattr(ER, "presets", {"paper": Preset({"lr": 1e-2}, "a test")})
-    with pytest.raises(RunError, match="preset 'paper', not 'common'"):
-        run(job, tmp_path, resume=True)
-    theirs = replace(job, preset="paper")
-    assert run(theirs, tmp_path).variant == "paper batch=60"
-    assert run(theirs, tmp_path, resume=True, listeners=[stop_after(1)]).variant == "paper batch=60"
-
-
-@pytest.mark.parametrize("preset", ["official", "tuned", None])
-def test_other_presets_of_a_record_are_not_the_common_one(preset):
-    job = Job("er", "synthetic")
-    assert job.identity_in({**job.identity, "preset": preset}) != job.identity

@@ -48,7 +48,8 @@ def test_a_finished_folder_holds_its_files_and_no_other(folder: Path) -> None:
 def test_the_run_is_described_with_every_setting_resolved(folder: Path) -> None:
     run = read(folder, "run.json")
     job, learner = run["job"], run["learner"]
-    assert f"{job['method']}-synthetic-m{job['memory']}-s{job['seed']}" in folder.name
+    memory = f"-m{job['memory']}" if "memory" in job else ""
+    assert f"{job['method']}-synthetic{memory}-s{job['seed']}" in folder.name
     assert set(learner) == set(registry.get(job["method"]).learner.setting_names())
     assert learner["seed"] == job["seed"] == run["stream"]["seed"]
     assert learner["lr"] == 1e-3
@@ -63,8 +64,7 @@ def test_the_run_is_described_with_versions_and_device(folder: Path) -> None:
     assert run["onepass"] == package.__version__
     assert (run["torch"], run["numpy"]) == (torch.__version__, np.__version__)
     assert run["job"]["device"] == read(folder, "result.json")["device"] == "cpu"
-    assert (run["gpu"] is not None) == torch.cuda.is_available()
-    assert run["job"]["threads"] == 1
+    assert run["gpu"] is None
     assert run["started"].endswith("+00:00")
 
 
@@ -88,7 +88,7 @@ def test_events_are_scored_points_in_order(folder: Path) -> None:
     steps = [point["step"] for point in points]
     assert steps == sorted(set(steps))
     assert steps[-1] == run["steps"]
-    every = run["job"]["every"] or run["steps"] // 20
+    every = run["job"].get("every") or run["steps"] // 20
     ends = [point["step"] for point in points if point["boundary"]]
     assert steps == sorted({*range(every, run["steps"] + 1, every), *ends})
     assert len(ends) == len(run["stream"]["classes"])
@@ -150,7 +150,7 @@ def test_both_forgettings_follow_from_the_events(folder: Path) -> None:
 
 def test_any_time_accuracy_is_the_mean_over_equally_spaced_points(folder: Path) -> None:
     run = read(folder, "run.json")
-    every = run["job"]["every"] or run["steps"] // 20
+    every = run["job"].get("every") or run["steps"] // 20
     points = [point for point in events(folder) if point["step"] % every == 0]
     accuracies = [100 * sum(point["correct"]) / sum(point["total"]) for point in points]
     assert read(folder, "result.json")["anytime_accuracy"] == pytest.approx(mean(accuracies))

@@ -135,15 +135,3 @@ def test_a_finished_run_of_other_versions_is_given_only_if_told_to(tmp_path, mon
     assert "9.9.0" in refused.error and "--anyway" in refused.error
     assert given.record == json.loads(json.dumps(first.printed()))
     assert alone.status == 2 and "--resume" in alone.error
-
-
-def test_a_folder_that_does_not_tell_its_versions_and_data_goes_on_as_before(tmp_path):
-    whole = run(JOB, tmp_path / "whole")
-    stopped(tmp_path / "broken", 7)
-    for out in ("whole", "broken"):
-        path = tmp_path / out / JOB.folder_name / "run.json"
-        known = json.loads(path.read_text())
-        older = {key: known[key] for key in known if key not in ("data_sha256", *versions())}
-        path.write_text(json.dumps(older))
-    assert run(JOB, tmp_path / "whole", resume=True) == whole
-    assert same(run(JOB, tmp_path / "broken", resume=True), SAME) == same(whole, SAME)

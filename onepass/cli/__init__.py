@@ -17,7 +17,7 @@ from onepass.words import plain, shortened
 with told_in_a_line():
     import typer
 
-    from onepass.cli import benching, data, predicting, running, showing
+    from onepass.cli import benching, data, predicting, running, runs, showing, sweeping, tuning
     from onepass.cli.base import app, messages, open_streams
 
 INTERRUPTED = 130
@@ -97,4 +97,14 @@ def _say(problem: object, status: int) -> int:
     return status
 
 
-__all__ = ["benching", "data", "main", "predicting", "running", "showing"]
+__all__ = [
+    "benching",
+    "data",
+    "main",
+    "predicting",
+    "running",
+    "runs",
+    "showing",
+    "sweeping",
+    "tuning",
+]

@@ -1,30 +1,43 @@
-"""The progress bars: one for each run, on standard error."""
+"""The progress bars, on standard error: one for each run; of many runs, one for all and one for
+each that is running."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from onepass import listeners
 from onepass.cli.base import messages
 from onepass.job import Job
 from onepass.result import Result
+from onepass.words import plain
+
+
+def _bars() -> Progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    return Progress(*columns, console=messages)
 
 
 class Bars:
     """Shows how far each of several jobs is, wherever it runs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-        )
-        self.shown = Progress(*columns, console=messages)
+        self.shown = _bars()
         self.bar_of = [
             self.shown.add_task(f"{job.method} seed {job.seed}", total=None, note="", visible=False)
             for job in jobs
@@ -53,3 +66,40 @@ class Bars:
     def fail(self, index: int, problem: Exception) -> None:
         """A run has failed for good; why is told at the end."""
         self.shown.update(self.bar_of[index], note="failed", visible=True)
+
+
+class ManyBars:
+    """A bar for all runs of a sweep, and one for each that is running."""
+
+    def __init__(self, jobs: Sequence[Job], skipped: int) -> None:
+        self.jobs, self.failed = jobs, 0
+        self.shown = _bars()
+        whole = len(jobs) + skipped
+        self.all = self.shown.add_task("all runs", total=whole, completed=skipped, note="")
+        self.bar_of: dict[int, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self.shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for index in list(self.bar_of):
+            self._remove(index)
+        self.shown.stop()
+
+    def watch(self, index: int, now: listeners.Progress) -> None:
+        if index not in self.bar_of:
+            name = plain(self.jobs[index].folder_name)
+            self.bar_of[index] = self.shown.add_task(name, total=now.steps, note="")
+        note = "" if now.accuracy is None else f"task {now.task + 1}: {now.accuracy:.1f} %"
+        self.shown.update(self.bar_of[index], completed=now.step, note=note)
+
+    def end(self, index: int, *, failed: bool) -> None:
+        self._remove(index)
+        self.failed += failed
+        note = f"{self.failed} failed" if self.failed else ""
+        self.shown.update(self.all, advance=1, note=note)
+
+    def _remove(self, index: int) -> None:
+        if index in self.bar_of:
+            self.shown.remove_task(self.bar_of.pop(index))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -63,9 +65,37 @@ def rich_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     return table
 
 
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As `rich_table`, for many thousand rows, which that would take seconds for. Numbers stand to
+    the right; a line may be longer than the terminal is wide."""
+    lines = [[_shown(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
+    columns = [
+        _padded(column, numbers=all(map(_is_number, column[bool(header) :])))
+        for column in zip_longest(*lines, fillvalue="")
+    ]
+    text = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    if header:
+        text.insert(1, "─" * max(map(cell_len, text)))
+    return "".join(f"{line}\n" for line in text)
+
+
+def _padded(column: Sequence[str], *, numbers: bool) -> list[str]:
+    wide = [cell_len(cell) for cell in column]
+    widest = max(wide)
+    room = [" " * (widest - width) for width in wide]
+    pairs = zip(room, column, strict=True) if numbers else zip(column, room, strict=True)
+    return [f"{left}{right}" for left, right in pairs]
+
+
+def _is_number(cell: str) -> bool:
+    return cell in ("", "-") or cell.replace(".", "", 1).lstrip("-").isdecimal()
+
+
 def _shown(cell: str) -> str:
     """As it will be printed, so that columns are as wide as that."""
-    return plain(cell).encode(printed.encoding, READABLE).decode(printed.encoding)
+    encoding = printed.encoding
+    seen = plain(cell)
+    return seen if seen.isascii() else seen.encode(encoding, READABLE).decode(encoding)
 
 
 def whole(option: str, text: str, wanted: str) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from onepass import devices, executors, registry
+from onepass import devices, executors, registry, toml
 from onepass.cli.bars import Bars
 from onepass.cli.base import app, messages, one_of, printed, rich_table, say, whole
 from onepass.errors import InputError
@@ -20,8 +20,10 @@ from onepass.executors import How
 from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
+from onepass.record import warn_of_missing_points
 from onepass.result import Result
 from onepass.settings import check
+from onepass.supplies import Supplies
 from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
@@ -34,6 +36,7 @@ Examples:
   onepass run gsa
   onepass run finetune er gsa --dataset digits --memory 100 --seeds 5
   onepass run gsa --dataset cifar100 --preset tuned --set lr=5e-4 --set current=0
+  onepass run gsa --settings best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
@@ -84,6 +87,10 @@ def run(
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Constructor arguments as TOML; --set wins over them."),
     ] = None,
     validation: Annotated[
         float, typer.Option(help="Score on this part of the training data, not on the test set.")
@@ -136,13 +143,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
-    choices = read_pairs(set_ or [])
-    for name, value in (("engine", engine), ("precision", precision)):
-        chosen = value != getattr(Learner, name)
-        if chosen and name in choices:
-            raise InputError(f"give --{name} or --set {name}, not both")
-        if chosen:
-            choices[name] = value
+    choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
             method=name,
@@ -173,17 +174,30 @@ def run(
     ]
     if deterministic:
         devices.allow_determinism()
+    supplies = Supplies()
+    jobs = [supplies.known(job) if job.is_own else job for job in jobs]
     _check_list(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
-    how = How(out, resume, _checkpoint_steps(checkpoint), anyway)
-    at_once = 1 if jobs_at_once == "1" else executors.fitting(_at_once(jobs_at_once), jobs)
+    how = How(out, resume, checkpoint_steps(checkpoint), anyway)
+    together = 1 if jobs_at_once == "1" else executors.fitting(at_once(jobs_at_once), jobs)
     if as_json:
-        _execute_all(jobs, how, at_once, fail_fast, as_json)
+        _execute_all(jobs, how, together, fail_fast, as_json)
     else:
         with _plotting_imported_meanwhile():
-            results = _execute_all(jobs, how, at_once, fail_fast, as_json)
+            results = _execute_all(jobs, how, together, fail_fast, as_json)
         _show(results, out)
+
+
+def _choices(file: Path | None, pairs: list[str], options: dict[str, str]) -> dict[str, str]:
+    """Constructor arguments: of a file, of `--set`, and those that have an option of their own."""
+    chosen = read_pairs(pairs)
+    for name, value in options.items():
+        if value != getattr(Learner, name):
+            if name in chosen:
+                raise InputError(f"give --{name} or --set {name}, not both")
+            chosen[name] = value
+    return {**(toml.read_settings(file) if file else {}), **chosen}
 
 
 @contextmanager
@@ -248,8 +262,8 @@ def _show(results: list[Result], out: Path) -> None:
         messages.print(plain(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
-    folders = [Path(result.out) for result in results]
-    figures.accuracy(folders, picture, kind="both" if len(folders) > 1 else "curves")
+    warn_of_missing_points(results)
+    figures.accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
     say(f"picture     {picture}")
 
 
@@ -265,13 +279,13 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     return chosen
 
 
-def _at_once(text: str) -> int | None:
+def at_once(text: str) -> int | None:
     if text == "auto":
         return None
     return whole("--jobs", text, "a number of runs, at least 1, or auto")
 
 
-def _checkpoint_steps(text: str) -> CheckpointEvery:
+def checkpoint_steps(text: str) -> CheckpointEvery:
     if text == "none":
         return None
     if text == "auto":

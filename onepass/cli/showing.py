@@ -15,6 +15,7 @@ from onepass.cli.base import app, one_of, printed, rich_table, say
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
+from onepass.errors import InputError
 from onepass.job import Job, preset_names
 from onepass.learner import Learner
 from onepass.memory import Store
@@ -62,6 +63,7 @@ def _methods() -> list[dict[str, Any]]:
         entries.append(
             {
                 "method": info.key,
+                "revision": info.revision,
                 "paper": info.paper,
                 "year": info.year or None,
                 "trained images a step": images.trained,
@@ -129,10 +131,13 @@ def _summary(documented: object) -> str:
 Examples:
   onepass table runs/
   onepass table runs/ --format latex
-  onepass table runs/ --against published"""
+  onepass table runs/ --against published
+  onepass table results/cifar100.jsonl runs/ more-runs/"""
 )
 def table(
-    folder: Annotated[Path, typer.Argument(help="A folder of runs.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
+    ],
     format_: Annotated[
         str, typer.Option("--format", help="text, markdown, latex or csv.")
     ] = "text",
@@ -146,7 +151,7 @@ def table(
     if against is not None:
         one_of("--against", against, ("published",))
     one_of("--format", format_, ("text", *tables.FORMATS))
-    rows = tables.summarise(tables.read(folder))
+    rows = tables.summarise(tables.read(*paths))
     header, cells = tables.grid(rows, published=against is not None, apart=format_ == "csv")
     if format_ == "text":
         printed.print(rich_table(header, cells))
@@ -159,11 +164,14 @@ def table(
 Examples:
   onepass figure accuracy runs/ -o accuracy.png
   onepass figure accuracy runs/ --kind curves -o curves.svg
+  onepass figure accuracy results/cifar100.jsonl --kind bars -o bars.pdf
   onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png"""
 )
 def figure(
     what: Annotated[str, typer.Argument(help="accuracy, or stream.")],
-    drawn: Annotated[str, typer.Argument(help="A folder of runs, or a stream's SPEC.")],
+    drawn: Annotated[
+        list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
     kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
     dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = Job.dataset,
@@ -173,14 +181,19 @@ def figure(
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
 ) -> None:
     """Draw finished runs, or a stream: class against time."""
-    from onepass.record import finished_runs
-    from onepass.report import figures
+    from onepass.report import figures, tables
 
     if one_of("figure", what, ("accuracy", "stream")) == "accuracy":
         one_of("--kind", kind, figures.KINDS)
-        figures.accuracy([run.path for run in finished_runs(Path(drawn))], output, kind=kind)
+        figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
     else:
         data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
-        table = filled(parse(drawn), {"tasks": usual_tasks(data)})
+        table = filled(parse(_only(drawn)), {"tasks": usual_tasks(data.name, data.classes)})
         figures.stream(make(data, table, seed=seed), output)
     say(str(output))
+
+
+def _only(specs: list[str]) -> str:
+    if len(specs) > 1:
+        raise InputError(f"one stream is drawn at a time, not {len(specs)}")
+    return specs[0]

@@ -104,12 +104,17 @@ def mirror_is_same_class(name: str) -> bool:
     return entry.mirror_is_same_class if entry else name not in EMBEDDED
 
 
-def usual_tasks(dataset: Dataset) -> int:
-    """Into how many tasks the paper splits a dataset; five for any other, if it has the classes."""
-    entry = CATALOGUE.get(dataset.name)
-    if entry is not None and len(entry.train) == dataset.classes:
+def usual_tasks(name: str, classes: int | None = None) -> int:
+    """Into how many tasks the paper splits the dataset of that name; five for any other, if it has
+    the classes.
+
+    >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
+    (10, 5, 3)
+    """
+    entry = CATALOGUE.get(name)
+    if entry is not None and classes in (None, len(entry.train)):
         return entry.tasks
-    return min(5, dataset.classes)
+    return min(5, classes or 5)
 
 
 def is_path(name: str) -> bool:

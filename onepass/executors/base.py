@@ -34,7 +34,7 @@ class How:
     anyway: bool = False
 
     def is_finished(self, job: Job) -> bool:
-        return self.resume and RunFolder(self.out / job.folder_name).result_file.exists()
+        return self.resume and RunFolder.of(job, self.out).result_file.exists()
 
     def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
         return run(
@@ -82,7 +82,7 @@ def execute_all(
     for job in jobs:
         probes.check(job.probes)
         if not how.resume:
-            RunFolder(how.out / job.folder_name).refuse_existing()
+            RunFolder.of(job, how.out).refuse_existing()
         if job.seed == jobs[0].seed and not how.is_finished(job):  # other seeds differ in no more
             executor.check(job)
     outcomes = executor.outcomes(jobs, queue or InOrder(jobs), how, watch)

@@ -120,7 +120,7 @@ class Processes:
             yield index, content
             return
         kind, why = content
-        folder = RunFolder(retries.how.out / job.folder_name)
+        folder = RunFolder.of(job, retries.how.out)
         if kind == "killed":
             folder.note(why)
         if retries.again(job, kind, why, crowded=seat.crowded and kind != "bug"):

@@ -14,9 +14,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from onepass import lines
 from onepass.errors import InputError
 from onepass.files import write_atomically
-from onepass.record import RunFolder, warn_of_missing_points
+from onepass.record import RunFolder
 from onepass.report.tables import Spread, grouped, summarise
 from onepass.result import Result
 from onepass.scoring import Point
@@ -42,15 +43,16 @@ STYLE: Any = {
 }
 
 
-def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
+def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> None:
     """Final accuracy as bars, accuracy on the classes seen so far as curves, or both.
 
     Methods that see all classes as one task are a reference: a dashed line. A run whose events are
-    not whole any more has no part in the curves.
+    not whole any more has no part in the curves; lines have none at all, and only bars.
     """
     _check_suffix(output)
-    results = [_needed(RunFolder(path)) for path in folders]
     groups = _grouped(results)
+    if kind != "bars":
+        _check_points(groups)
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
     with mpl.rc_context(STYLE):
         width = 4.5 + WIDER * max(0, len(groups) - FEW)
@@ -61,28 +63,24 @@ def accuracy(folders: Sequence[Path], output: Path, kind: str = "both") -> None:
         if kind != "curves":
             _bars(axes[-1], groups)
         _save(figure, output)
-    warn_of_missing_points(results)
 
 
-def _grouped(results: Sequence[Result]) -> dict[str, list[RunFolder]]:
+def _grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs of one row of the table belong together; names say only what differs."""
     groups = grouped(results)
     datasets = {result.dataset for (result, *_) in groups}
     memories = {result.memory for (result, *_) in groups if result.memory}
     several = len(datasets) > 1 or len(memories) > 1
     variants = [set(result.variant.split()) for (result, *_) in groups]
-    common = set.intersection(*variants) if len(groups) > 1 else set()
-    return {
-        _name(group[0], several, common): [RunFolder(Path(result.out)) for result in group]
-        for group in groups
-    }
+    shared = set.intersection(*variants) if len(groups) > 1 else set()
+    common = {word for word in shared if not word.startswith("revision=")}
+    return {_name(group[0], several, common): group for group in groups}
 
 
-def _needed(run: RunFolder) -> Result:
-    result = run.result()
-    if result is None:
-        raise InputError(f"{run.path} is not a finished run")
-    return result
+def _check_points(groups: dict[str, list[Result]]) -> None:
+    for result in (one for group in groups.values() for one in group):
+        if file := lines.file_of(result.out):
+            raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
 
 
 def _name(result: Result, several: bool, common: set[str]) -> str:
@@ -95,11 +93,12 @@ def _colours(count: int) -> Sequence[Any]:
     return mpl.colormaps["tab10" if count <= 10 else "tab20"].colors  # type: ignore[attr-defined, no-any-return]
 
 
-def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
+def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
     ends: set[int] = set()
-    for colour, (name, runs) in zip(cycle(_colours(len(groups))), groups.items(), strict=False):
+    for colour, (name, group) in zip(cycle(_colours(len(groups))), groups.items(), strict=False):
         by_step: dict[int, list[float]] = {}
-        seen = [run.points() for run in runs if run.has_all_points(_needed(run))]
+        runs = [(RunFolder(Path(result.out)), result) for result in group]
+        seen = [run.points() for run, result in runs if run.has_all_points(result)]
         for points in seen:
             for point in points:
                 by_step.setdefault(point.step, []).append(point.accuracy)
@@ -108,7 +107,7 @@ def _curves(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
         spreads = [Spread.over(by_step[step]) for step in steps]
         middle = [spread.mean for spread in spreads if spread is not None]
         wide = [spread.deviation or 0.0 for spread in spreads if spread is not None]
-        single = _needed(runs[0]).tasks == 1
+        single = group[0].tasks == 1
         style = {"linestyle": "--" if single else "-", "marker": "" if len(steps) > 1 else "o"}
         axes.plot(steps, middle, label=fill(name, LINE), color=colour, **style)  # type: ignore[arg-type]
         low = [m - w for m, w in zip(middle, wide, strict=True)]
@@ -126,8 +125,8 @@ def _inner_boundaries(points: Sequence[Point]) -> list[int]:
     return [point.step for point in points if point.boundary][:-1]
 
 
-def _bars(axes: Axes, groups: dict[str, list[RunFolder]]) -> None:
-    rows = [summarise([_needed(run) for run in runs])[0] for runs in groups.values()]
+def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
+    rows = [summarise(group)[0] for group in groups.values()]
     colours = cycle(_colours(len(rows)))
     for index, (row, colour) in enumerate(zip(rows, colours, strict=False)):
         error = row.accuracy.deviation or 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -13,8 +14,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from onepass import lines, registry
 from onepass.data.catalogue import CATALOGUE
-from onepass.errors import InputError
+from onepass.data.load import is_path
+from onepass.errors import InputError, RunError
 from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
 from onepass.words import plain
@@ -67,11 +70,19 @@ class Row:
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
 
 
-def read(folder: Path) -> list[Result]:
-    """The results of every finished run at or below a folder."""
-    results = [result for run in finished_runs(folder) if (result := run.result()) is not None]
-    warn_of_missing_points(results)
-    return results
+def read(*paths: Path) -> list[Result]:
+    """The results of every finished run at or below folders, and those of files of lines. Those in
+    folders come first: of a run that lies in both, the one with its events is shown."""
+    folders = [path for path in paths if not lines.is_lines(path)]
+    runs = [run for folder in folders for run in finished_runs(folder)]
+    found = [result for run in runs if (result := run.result()) is not None]
+    warn_of_missing_points(found)
+    for path in paths:
+        if lines.is_lines(path):
+            found += lines.read(path)
+    if not found:
+        raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")
+    return found
 
 
 def summarise(results: Sequence[Result]) -> list[Row]:
@@ -79,31 +90,70 @@ def summarise(results: Sequence[Result]) -> list[Row]:
 
 
 def grouped(results: Sequence[Result]) -> list[list[Result]]:
-    """The results of each row: those of one method, variant, dataset and memory, in the order in
-    which they first come. A run that lies in two folders, or that was made for two memories and
-    uses none, counts once. Of two datasets with the same name each is shown by more of its path."""
+    """The results of each row: those of one method, revision, variant, dataset and memory, in the
+    order in which they first come. A run that lies in two folders, or that was made for two
+    memories and uses none, counts once. Of two datasets with the same name each is shown by more of
+    its path; a revision that is not the method's present one is part of the variant."""
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
-    identities: dict[str, set[str]] = {}
+    revisions: dict[tuple[Any, ...], set[int]] = {}
+    names = _names_of_data(results)
     for result in results:
-        identities.setdefault(result.dataset, set()).add(result.dataset_identity)
-    for result in results:
-        named = result
-        if len(same_name := identities[result.dataset]) > 1:
-            named = replace(result, dataset=_told_apart(same_name)[result.dataset_identity])
+        named = replace(result, dataset=names[result.dataset, _data_of(result)])
         key = (named.dataset, named.memory, named.method, named.variant)
         same = (named.seed, named.state_sha256, named.accuracy)
-        groups.setdefault(key, {}).setdefault(same, named)
-    return [row for group in groups.values() for row in _one_of_each_seed(list(group.values()))]
+        groups.setdefault((*key, named.revision), {}).setdefault(same, named)
+        revisions.setdefault(key, set()).add(named.revision)
+    return [
+        row
+        for key, group in groups.items()
+        for row in _one_of_each_seed(
+            [_with_revision(result, revisions[key[:-1]]) for result in group.values()]
+        )
+    ]
+
+
+def _with_revision(result: Result, shown: set[int]) -> Result:
+    """A result of another revision than the present one says so. One that was run before revisions
+    were counted is of an unknown one, and says so where another one stands beside it."""
+    method, revision = registry.METHODS.entries.get(result.method), result.revision
+    if revision == (method.revision if method else max(shown)) or shown == {0}:
+        return result
+    word = f"revision={revision or 'unknown'}"
+    return replace(result, variant=f"{word} {result.variant}".rstrip())
+
+
+def _data_of(result: Result) -> str:
+    """Which data: a name of ours, or what the user's own hold; of an older run, where they lay."""
+    own = is_path(result.dataset_identity)
+    return (result.data_sha256 if own else "") or result.dataset_identity
+
+
+def _names_of_data(results: Sequence[Result]) -> dict[tuple[str, str], str]:
+    """How each dataset is shown, by its name and by which data it is: those that share a name, by
+    the ends of their paths, and if they also lay at one place, one after another, by what they
+    hold."""
+    places: dict[str, dict[str, str]] = {}
+    for result in results:
+        same_name = places.setdefault(result.dataset, {})
+        same_name.setdefault(_data_of(result), result.dataset_identity)
+    shown = {}
+    for name, found in places.items():
+        taken = Counter(found.values())
+        ends = _told_apart(set(taken)) if len(found) > 1 else dict.fromkeys(taken, name)
+        for which, place in found.items():
+            shown[name, which] = ends[place] + (f" {which[:8]}" if taken[place] > 1 else "")
+    return shown
 
 
 def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
     """One row, unless a seed has several results, of two versions say: these are not two seeds.
-    Then each folder of runs is a row, and its name is part of the variant."""
+    Then each folder of runs, or file of lines, is a row, and its name is part of the variant."""
     if len({run.seed for run in runs}) == len(runs):
         return [runs]
     folders: dict[str, list[Result]] = {}
     for run in runs:
-        folders.setdefault(str(Path(run.out).parent), []).append(run)
+        place = lines.file_of(run.out) or str(Path(run.out).parent)
+        folders.setdefault(place, []).append(run)
     rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
     if len(rows) == 1:
         return list(rows.values())

@@ -18,11 +18,12 @@ S = TypeVar("S", bound=Stream)
 @dataclass(frozen=True)
 class StreamInfo:
     """How a stream is made, and what can be asked of it: its arguments besides dataset and seed,
-    with their types."""
+    with their types and their defaults."""
 
     key: str
     make: Callable[..., Stream]
     arguments: dict[str, Any]
+    defaults: dict[str, Any]
     seeded: bool
 
 
@@ -36,8 +37,10 @@ def stream(key: str) -> Callable[[type[S]], type[S]]:
 
     def register(made: type[S]) -> type[S]:
         arguments = _arguments(key, made)
-        seeded = "seed" in inspect.signature(made).parameters
-        STREAMS.add(key, StreamInfo(key, made, arguments, seeded), defined=made)
+        parameters = inspect.signature(made).parameters
+        defaults = {name: parameters[name].default for name in arguments}
+        info = StreamInfo(key, made, arguments, defaults, seeded="seed" in parameters)
+        STREAMS.add(key, info, defined=made)
         made.key = key
         _record_what_is_asked(made, arguments)
         return made

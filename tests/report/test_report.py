@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from command import Done, onepass
 from PIL import Image
 
 import onepass as package
+from onepass import lines
 from onepass.data.catalogue import CATALOGUE
 from onepass.report import tables
 
@@ -141,11 +143,10 @@ def test_a_run_that_lies_there_twice_counts_once(runs: Path, tmp_path: Path) -> 
 
 
 def test_a_method_without_memory_is_the_same_run_for_every_memory(tmp_path: Path) -> None:
-    for memory in (100, 200):
-        arguments = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", tmp_path)
-        assert onepass("run", "finetune", *arguments).status == 0
-    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
-    assert (row["n"], row["memory"], row["accuracy sd"]) == ("1", "0", "")
+    arguments = ("run", "finetune", "--dataset", "synthetic", "--json", "--out", tmp_path)
+    first = onepass(*arguments, "--memory", 100)
+    again = onepass(*arguments, "--memory", 200, "--resume")
+    assert first.record == again.record
 
 
 def changed(folder: Path, **values: object) -> None:
@@ -243,7 +244,7 @@ def test_a_method_without_memory_counts_once_even_where_bits_differ(
 ) -> None:
     for memory in (100, 200):
         folder = tmp_path / f"finetune-m{memory}-s0"
-        shutil.copytree(runs / "finetune-synthetic-m100-s0", folder)
+        shutil.copytree(runs / "finetune-synthetic-s0", folder)
         changed(folder, state_sha256=str(memory), accuracy=float(memory))
     (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
     assert (row["n"], float(row["accuracy"])) == ("1", 100.0)
@@ -298,7 +299,7 @@ HARMLESS = r"\x1b[2J\x1b]0;owned\x07\r\u202e[/red] :cat: $\frac$"
 
 
 def test_names_do_nothing_in_a_table_or_a_picture(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "finetune-synthetic-m100-s0", tmp_path / "finetune")
+    shutil.copytree(runs / "finetune-synthetic-s0", tmp_path / "finetune")
     named(runs, tmp_path, HOSTILE)
     for form in ("text", "csv"):
         done = onepass("table", tmp_path, "--format", form)
@@ -488,6 +489,69 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
         done = onepass(*arguments)
         assert done.status == 2
         assert "theirs" in done.error
+
+
+# ---- lines
+
+
+@pytest.fixture(scope="module")
+def file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same runs as lines."""
+    path = tmp_path_factory.mktemp("lines") / "all.jsonl"
+    for result in tables.read(runs):
+        lines.append(path, result)
+    return path
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "markdown", "latex"])
+def test_lines_are_rendered_as_folders_are(form: str, runs: Path, file: Path) -> None:
+    for against in ((), ("--against", "published")):
+        asked = ("--format", form, *against)
+        assert onepass("table", file, *asked) == onepass("table", runs, *asked)
+
+
+def test_folders_and_lines_are_one_table_in_which_a_run_counts_once(
+    runs: Path, file: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few"
+    for seed in (0, 1):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", few / str(seed))
+    others = tmp_path / "others.jsonl"
+    for name in ("er-synthetic-m100-s2", "er-synthetic-m100-s1"):
+        lines.append(others, tables.read(runs / name)[0])
+    (row,) = rows(onepass("table", others, few, "--format", "csv").out)
+    assert row["n"] == "3"
+    assert onepass("table", file, runs, others, few).out == onepass("table", runs).out
+
+
+def test_two_results_of_a_seed_in_two_files_are_two_rows(runs: Path, tmp_path: Path) -> None:
+    (result,) = tables.read(runs / "er-synthetic-m100-s0")
+    for number, name in enumerate(("before", "after")):
+        lines.append(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
+    done = onepass("table", *sorted(tmp_path.glob("*.jsonl")), "--format", "csv")
+    assert [row["variant"] for row in rows(done.out)] == ["in after.jsonl", "in before.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["empty.jsonl", "none.jsonl", "none"])
+def test_a_table_of_nothing_is_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    done = onepass("table", tmp_path / name)
+    assert done.status == 2
+    assert name in done.error
+
+
+def test_bars_are_drawn_of_lines_and_curves_need_points(
+    runs: Path, file: Path, tmp_path: Path
+) -> None:
+    drawn = [tmp_path / f"{name}.svg" for name in "ab"]
+    for source, picture in zip((file, runs), drawn, strict=True):
+        assert onepass("figure", "accuracy", source, "--kind", "bars", "-o", picture).status == 0
+    texts = [re.findall("<!-- (.*) -->", picture.read_text()) for picture in drawn]
+    assert texts[0] == texts[1]
+    assert onepass("figure", "accuracy", file, runs, "-o", tmp_path / "c.svg").status == 0
+    done = onepass("figure", "accuracy", file, "-o", tmp_path / "d.svg")
+    assert done.status == 2
+    assert str(file) in done.error and "--kind bars" in done.error
 
 
 # ---- figure

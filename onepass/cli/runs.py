@@ -1,0 +1,196 @@
+"""onepass runs list, show, diff, export"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onepass.cli.base import aligned, app, messages, say
+from onepass.errors import RunError
+from onepass.report.details import details, differences, outcomes
+from onepass.report.listing import Entry, check_keys, chosen, find, find_one
+from onepass.words import shortened
+
+runs_app = typer.Typer(
+    help="What runs there are, in folders and as lines: list, show, compare, export.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(runs_app, name="runs")
+COLUMNS = "method,variant,dataset,memory,seed,accuracy,any-time,seconds,state,where"
+TENTHS = ("accuracy", "any-time", "anytime_accuracy", "forgetting", "seconds")
+Paths = Annotated[
+    list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.")]
+
+
+@runs_app.command(
+    name="list",
+    epilog="""\b
+Examples:
+  onepass runs list runs/
+  onepass runs list runs/ results/cifar100.jsonl --where method=gsa --where 'accuracy>30'
+  onepass runs list runs/ --where state=broken
+  onepass runs list runs/ --sort -accuracy --columns method,lr,head,seed,accuracy""",
+)
+def list_(
+    paths: Paths,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Only these: =, !=, > or < a value of the result or a setting; repeatable.",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="KEY", help="By this; -KEY: the largest first.")
+    ] = None,
+    columns: Annotated[str, typer.Option(metavar="KEY,…", help="What to show.")] = COLUMNS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
+) -> None:
+    """Show every run: finished, broken (no result yet) or damaged."""
+    keys = [key.strip() for key in columns.split(",")]
+    with _nothing_is_garbage():
+        entries = find(*paths)
+        if columns != COLUMNS:
+            check_keys(entries, keys)
+        shown = chosen(entries, where or [], sort)
+        if as_json:
+            text = "".join(f"{_as_json(entry, keys)}\n" for entry in shown)
+        else:
+            text = aligned(keys, [[_cell(entry, key) for key in keys] for entry in shown])
+    typer.echo(text, nl=False)
+    if not as_json:
+        counts = Counter(entry.state for entry in shown)
+        told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        messages.print(f"{len(shown)} of {len(entries)} runs: {told}" if told else "no run is such")
+
+
+@contextmanager
+def _nothing_is_garbage() -> Iterator[None]:
+    """All that is read is kept: to search it for garbage takes half as long again."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _as_json(entry: Entry, keys: Sequence[str]) -> str:
+    problem = {"problem": entry.problem} if entry.problem else {}
+    try:
+        return json.dumps({key: entry.get(key) for key in keys} | problem, allow_nan=False)
+    except (ValueError, RecursionError):
+        raise RunError(f"{entry.where} is damaged: it holds what JSON does not have") from None
+
+
+def _cell(entry: Entry, key: str) -> str:
+    value = entry.get(key)
+    if key == "state":
+        if entry.state == "broken":
+            return f"broken at {entry.get('steps_done')} of {_shown(entry.get('steps'))}"
+        return f"damaged: {entry.problem}" if entry.problem else entry.state
+    if key in TENTHS and isinstance(value, float):
+        return f"{value:.1f}"
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    try:
+        return "-" if value is None else shortened(json.dumps(value))
+    except RecursionError:
+        return "..."
+
+
+@runs_app.command(
+    epilog="""\b
+Examples:
+  onepass runs show runs/gsa-digits-m100-s0
+  onepass runs show results/cifar100.jsonl:3
+  onepass runs show 5f3a runs/ results/cifar100.jsonl"""
+)
+def show(
+    run: Annotated[
+        str, typer.Argument(help="A folder, FILE.jsonl:NUMBER, or an identity's first letters.")
+    ],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Where to look for the identity.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show all that is known of one run."""
+    entry = find_one(run, paths or ())
+    known = details(entry)
+    if as_json:
+        typer.echo(json.dumps({"where": entry.where, "state": entry.state, **known}))
+        return
+    say(f"{entry.where}  {_cell(entry, 'state')}")
+    matrix = known.get("accuracy", {}).pop("accuracy_matrix", [])
+    for name, section in known.items():
+        typer.echo(f"\n{name}")
+        typer.echo(
+            aligned([], [[f"  {key}", _shown(one)] for key, one in section.items()]), nl=False
+        )
+        if name == "accuracy" and matrix:
+            _show_matrix(matrix)
+
+
+def _show_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
+    typer.echo("  on each task, after each task")
+    rows = [["" if one is None else f"{one:.1f}" for one in row] for row in matrix]
+    typer.echo(aligned([], [[f"  {n}", *row] for n, row in enumerate(rows, start=1)]), nl=False)
+
+
+@runs_app.command(
+    epilog="""\b
+Examples:
+  onepass runs diff runs/gsa-digits-m100-s0 runs/gsa-digits-m100-s1
+  onepass runs diff results/cifar100.jsonl:3 runs/gsa-cifar100-m1000-s0 --json"""
+)
+def diff(
+    one: Annotated[str, typer.Argument(help="A folder, or FILE.jsonl:NUMBER.")],
+    other: Annotated[str, typer.Argument(help="Likewise.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what was asked otherwise of two runs, and what came of each."""
+    a, b = find_one(one), find_one(other)
+    asked, came = differences(a, b), outcomes(a, b)
+    if as_json:
+        typer.echo(json.dumps({"differences": asked, "results": came}))
+        return
+    rows = [[name, *map(_shown, pair)] for name, pair in {**asked, **came}.items()]
+    typer.echo(aligned(["", a.where, b.where], rows), nl=False)
+    if not asked:
+        messages.print("nothing was asked otherwise")
+
+
+@runs_app.command(
+    epilog="""\b
+Examples:
+  onepass runs export runs/ -o results.csv
+  onepass runs export runs/ results/cifar100.jsonl -o results.parquet"""
+)
+def export(
+    paths: Paths,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
+) -> None:
+    """Write all results into one file, a row for each run; settings are columns."""
+    from onepass.report import tables
+    from onepass.report.export import export as write
+
+    count = write(tables.read(*paths), output)
+    say(f"{output}: {count} runs")

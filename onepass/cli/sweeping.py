@@ -1,0 +1,270 @@
+"""onepass sweep"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onepass import agenda, campaign, devices, executors, lines
+from onepass import sweep as sweeps
+from onepass.campaign import Ended, Entry
+from onepass.cli.bars import ManyBars
+from onepass.cli.base import app, messages, printed, rich_table, say
+from onepass.cli.running import at_once, checkpoint_steps
+from onepass.costs import Costs
+from onepass.errors import DataError, InputError
+from onepass.executors import How
+from onepass.executors.processes import Processes
+from onepass.job import Job
+from onepass.record import RunFolder
+from onepass.result import Result
+from onepass.supplies import Supplies
+from onepass.sweep import Planned
+from onepass.words import plain, quoted
+
+DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", re.ASCII)
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass
+class Tally:
+    """What becomes of the runs, as they end; and what is done with each."""
+
+    append: Path | None
+    as_json: bool
+    skipped: int = 0
+    finished: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def keep(self, result: Result) -> None:
+        """As a line, if that is wanted, and once, whoever else appends to the file."""
+        if self.append is not None:
+            lines.append(self.append, result, once=True)
+
+    def add(self, job: Job, ended: Ended, out: Path) -> None:
+        if isinstance(ended.outcome, Exception):
+            log = RunFolder.of(job, out).log_file
+            told = f"{ended.outcome}; see {log}" if log.exists() else str(ended.outcome)
+            self.failed.append(f"{job.folder_name}: {told}")
+            return
+        self.skipped += ended.elsewhere
+        self.finished += not ended.elsewhere
+        self.keep(ended.outcome)
+        if self.as_json:
+            typer.echo(json.dumps(ended.outcome.printed()))
+
+    def tell(self, left: int, where: str) -> None:
+        """To people: what was done, and what is wrong."""
+        for one in self.failed:
+            messages.print(plain(f"failed: {one}"))
+        counts = {"finished": self.finished, "skipped": self.skipped, "failed": len(self.failed)}
+        told = [f"{count} {word}" for word, count in counts.items()]
+        told += [f"{left} left: the same command goes on"] if left else []
+        messages.print(plain(f"{', '.join(told)}{where}"))
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass sweep experiments/digits.toml --out runs/ --dry-run
+  onepass sweep experiments/digits.toml --out runs/ --jobs auto
+  onepass sweep experiments/table1.toml --out runs/ --jobs auto --fail-fast
+  onepass sweep experiments/table1.toml --for 20m --append results/table1.jsonl
+
+The same command goes on where it was stopped. The file is TOML; docs/sweeps.md explains it."""
+)
+def sweep(
+    file: Annotated[Path, typer.Argument(help="Which runs: a TOML file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where run folders go (default: runs; with --append, none are kept)."),
+    ] = None,
+    append: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Add a line for each run; skip those it holds."),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="Start only what will end in 90s, 20m, 2h."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs, how far they are, how long they take.")
+    ] = False,
+    jobs: Annotated[
+        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
+    ] = "1",
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="End with the first run that fails.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where datasets lie (default: $ONEPASS_DATA, or data).")
+    ] = None,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="N|auto|none", help="Steps between checkpoints, as for run.")
+    ] = str(How.checkpoint),
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
+    ] = How.anyway,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per run, nothing else.")
+    ] = False,
+) -> None:
+    """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
+    until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
+    root = str(data_root) if data_root else None
+    planned = sweeps.read(file, device=devices.resolve(device).type, data_root=root)
+    planned = sweeps.without_repeats(_known(planned, all_data=append is not None))
+    if any(one.job.deterministic for one in planned):
+        devices.allow_determinism()
+    with _folder(out, append) as folder:
+        held = lines.read(append) if append is not None and append.exists() else []
+        entries = campaign.survey(planned, folder, held)
+        costs = Costs([*held, *(one.result for one in entries if one.result)])
+        if dry_run:
+            _show(entries, costs, as_json)
+            return
+        tally = Tally(append, as_json)
+        todo = _to_do(entries, {one.identity for one in held}, tally)
+        how = How(folder, True, checkpoint_steps(checkpoint), anyway)
+        where = "" if out is None and append is not None else f"; in {folder}"
+        executor = Processes(executors.fitting(at_once(jobs), [one.job for one in planned]))
+        if until is None:  # else only few of them may ever start
+            campaign.check(todo, executor)
+        try:
+            _carry_out(todo, how, executor, costs, until, tally, fail_fast)
+        finally:
+            tally.tell(len(planned) - tally.finished - tally.skipped - len(tally.failed), where)
+    if tally.failed:
+        raise typer.Exit(1)
+
+
+def _carry_out(
+    todo: Sequence[Planned],
+    how: How,
+    executor: Processes,
+    costs: Costs,
+    until: float | None,
+    tally: Tally,
+    fail_fast: bool,
+) -> None:
+    """Each run has a process of its own, so that one that is killed takes no other with it."""
+    jobs, left = [one.job for one in todo], set(range(len(todo)))
+    with ManyBars(jobs, tally.skipped) as bars:
+        endings = campaign.carry_out(todo, how, executor, costs, bars.watch, until=until)
+        with closing(campaign.until_time(endings, until)) as timed:
+            for ended in timed:
+                left.remove(ended.number)
+                tally.add(jobs[ended.number], ended, how.out)
+                bars.end(ended.number, failed=isinstance(ended.outcome, Exception))
+                if fail_fast and tally.failed:
+                    break
+    for number in left:  # what came to its end in the moment in which all was stopped
+        if result := agenda.finished(RunFolder.of(jobs[number], how.out), jobs[number]):
+            tally.add(jobs[number], Ended(number, result), how.out)
+
+
+def _known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:
+    """With the fingerprints of their data. To find a run among lines there is no way without; run
+    folders of datasets that have a name are found without, and their data may be gone."""
+    supplies = Supplies()
+
+    def known(job: Job) -> Job:
+        try:
+            return supplies.known(job)
+        except DataError:
+            if all_data or job.is_own:
+                raise
+            return job
+
+    return [replace(one, job=known(one.job)) for one in planned]
+
+
+@contextmanager
+def _folder(out: Path | None, append: Path | None) -> Iterator[Path]:
+    """Where run folders go: who wants lines only has them for as long as they take."""
+    if out is None and append is not None:
+        with tempfile.TemporaryDirectory(prefix="onepass-") as folder:
+            yield Path(folder)
+    else:
+        yield out or Path("runs")
+
+
+def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list[Planned]:
+    """What is not finished. What is, and not yet among the lines that are held, becomes one there;
+    damaged folders are moved out of the way, and said."""
+    todo = []
+    for one in entries:
+        if one.result is not None:
+            tally.skipped += 1
+            if one.result.identity not in held:
+                tally.keep(one.result)
+            continue
+        if one.state == "damaged" and (moved := agenda.set_aside(one.folder)):
+            problem, aside = moved
+            messages.print(plain(f"{problem}; moved to {aside.name}, and run again"))
+        todo.append(one.planned)
+    return todo
+
+
+# ---- --dry-run
+
+
+def _show(entries: Sequence[Entry], costs: Costs, as_json: bool) -> None:
+    expected = [None if one.result else costs.expected(one.job) for one in entries]
+    rows = [
+        {
+            "run": one.job.folder_name,
+            "variant": one.job.variant,
+            "priority": one.planned.priority + 1,
+            "state": one.state,
+            "expected_seconds": seconds,
+        }
+        for one, seconds in zip(entries, expected, strict=True)
+    ]
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+        return
+    times = ["" if seconds is None else _time(seconds) for seconds in expected]
+    cells = [
+        [str(value) for value in {**row, "expected_seconds": shown}.values()]
+        for row, shown in zip(rows, times, strict=True)
+    ]
+    printed.print(rich_table(["run", "variant", "priority", "state", "expected"], cells))
+    counts = Counter(one.state for one in entries)
+    say(", ".join(f"{count} {state}" for state, count in counts.items()))
+    unknown = sum(count for state, count in counts.items() if state != "finished")
+    unknown -= sum(seconds is not None for seconds in expected)
+    more = f", and {unknown} of unknown length" if unknown else ""
+    say(f"expected: {_time(sum(seconds or 0 for seconds in expected))} one after another{more}")
+
+
+def _time(seconds: float) -> str:
+    """>>> _time(7.2), _time(600), _time(9000)
+    ('7 s', '10.0 m', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _seconds(text: str) -> float:
+    """>>> _seconds("90s"), _seconds("20m"), _seconds("1.5h")
+    (90.0, 1200.0, 5400.0)
+    """
+    found = DURATION.fullmatch(text)
+    if not found or float(found[1]) == 0:
+        raise InputError(f"--for takes a time such as 90s, 20m or 2h, not {quoted(text)}")
+    return float(found[1]) * UNITS[found[2]]

@@ -1,0 +1,98 @@
+"""All results as one file for other programs: a row for each run, settings in columns of their own.
+
+Lists stay lists in Parquet and are JSON in CSV; what has names in it is JSON in both.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from onepass import lines
+from onepass.errors import InputError
+from onepass.files import write_atomically
+from onepass.report.listing import Entry
+from onepass.report.tables import comma_separated
+from onepass.result import Result
+from onepass.words import plain
+
+FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == float | None}
+
+
+def export(results: Sequence[Result], output: Path) -> int:
+    """Writes every run once, wherever it lies, and says how many there are."""
+    ways = {".csv": _csv, ".parquet": _parquet}
+    if output.suffix not in ways:
+        raise InputError(f"the name of an export must end in .csv or .parquet, not {output.name!r}")
+    rows = [_row(result) for result in _once(results)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    content = ways[output.suffix](columns)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(output, lambda file: file.write(content))
+    return len(rows)
+
+
+def _once(results: Sequence[Result]) -> list[Result]:
+    runs: dict[tuple[Any, ...], Result] = {}
+    for one in results:
+        which = (one.method, one.dataset_identity, one.memory, one.variant, one.seed)
+        runs.setdefault((*which, one.state_sha256, one.accuracy), one)
+    return list(runs.values())
+
+
+def _row(result: Result) -> dict[str, Any]:
+    values = asdict(result)
+    in_folder = lines.file_of(result.out) is None
+    entry = Entry(result.out, "finished", values, folder=result.out if in_folder else None)
+    spread = {"settings": entry.settings, "stream_settings": values.get("stream_settings", {})}
+    row = {name: _plain(value) for name, value in values.items() if name not in spread}
+    row["other_versions"] = json.dumps(result.other_versions)
+    for group, inside in spread.items():
+        row |= {plain(f"{group}.{name}"): _plain(value) for name, value in inside.items()}
+    return row
+
+
+def _plain(value: Any) -> Any:
+    """What has names in it as JSON, and every text fit to be shown."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return plain(value) if isinstance(value, str) else value
+
+
+def _csv(columns: dict[str, list[Any]]) -> bytes:
+    body = [list(map(_cell, row)) for row in zip(*columns.values(), strict=True)]
+    return comma_separated(list(columns), body).encode()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _parquet(columns: dict[str, list[Any]]) -> bytes:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("Parquet needs pyarrow: pip install 'onepass[parquet]'") from None
+
+    def column(name: str, values: list[Any]) -> Any:
+        """Settings of one name may be of several kinds in several methods: then all are JSON."""
+        kind = pyarrow.float64() if name in FRACTIONS else None  # also if no run has it
+        try:
+            return pyarrow.array(values, kind)
+        except (pyarrow.ArrowException, OverflowError):
+            return pyarrow.array([None if one is None else json.dumps(one) for one in values])
+
+    written = io.BytesIO()
+    arrays = {name: column(name, values) for name, values in columns.items()}
+    parquet.write_table(pyarrow.table(arrays), written)
+    return written.getvalue()

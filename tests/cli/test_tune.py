@@ -1,0 +1,430 @@
+"""`onepass tune`: a search that stops at any moment, goes on, and ends with settings for `run`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Done, command, contents, onepass
+from studies import hurry
+
+from onepass import files
+from onepass.tune import pruning, study
+from onepass.tune.study import Study
+
+SPACE = """
+[space]
+lr = {low = 1e-4, high = 1e-2, log = true}
+loss = ["sum", "mean"]
+[defaults]
+dataset = "synthetic"
+batch = 60
+"""
+RUN = ("--dataset", "synthetic", "--batch", 60, "--validation", 0.1, "--device", "cpu", "--json")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_a_hurry() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        hurry(patched)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three trials that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "space.toml").write_text(SPACE)
+    done = tune(folder / "space.toml", out=folder / "search")
+    assert done.status == 0, done.err
+    (folder / "said.toml").write_text(done.out)
+    return folder / "search"
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    file = tmp_path / "space.toml"
+    file.write_text(SPACE)
+    return file
+
+
+def tune(space: Path, *arguments: object, out: Path, trials: int = 3) -> Done:
+    return onepass(*asked(space, *arguments, out=out, trials=trials))
+
+
+def asked(space: Path, *arguments: object, out: Path, trials: int = 3) -> tuple[object, ...]:
+    said = ("--space", space, "--trials", trials, "--out", out, "--device", "cpu")
+    return ("tune", "er", *said, *arguments)
+
+
+def tried(out: Path) -> list[tuple[dict[str, str], str, float | None]]:
+    """The settings, state and value of each trial."""
+    trials = Study(out / "study.db").trials()
+    return [(one.user_attrs["settings"], one.state.name, one.value) for one in trials]
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(out.rglob("result.json"))]
+
+
+# ---- what comes of it
+
+
+def test_a_search_ends_with_the_best_settings_which_run_takes(whole: Path, tmp_path: Path) -> None:
+    settings, _, value = max(tried(whole), key=lambda one: one[2] or 0)
+    best = whole / "best.toml"
+    said = (whole.parent / "said.toml").read_text()
+    assert said == best.read_text()
+    assert f"{value:.2f}" in said
+    assert tomllib.loads(said).keys() == {"lr", "loss"}
+    pairs = [word for name, text in settings.items() for word in ("--set", f"{name}={text}")]
+    by_file = onepass("run", "er", "--settings", best, *RUN, "--out", tmp_path / "a").record
+    by_hand = onepass("run", "er", *pairs, *RUN, "--out", tmp_path / "b").record
+    assert by_file["state_sha256"] == by_hand["state_sha256"]
+    assert Path(by_file["out"]).name == Path(by_hand["out"]).name
+    assert by_file["state_sha256"] in [one["state_sha256"] for one in results(whole)]
+
+
+@pytest.mark.parametrize("objective", ["mean", "accuracy", "anytime"])
+def test_a_trial_is_worth_the_mean_of_its_seeds_on_held_out_data(
+    objective: str, space: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "search"
+    done = tune(space, "--seeds", 2, "--objective", objective, out=out, trials=1)
+    assert done.status == 0, done.err
+    found = results(out)
+    assert [one["seed"] for one in found] == [0, 1]
+    assert all("validation=0.1" in one["variant"] for one in found)
+    assert all(one["samples"][1] == [6] * 10 for one in found)  # a tenth of 60 each, no test image
+    values = {
+        "accuracy": [one["accuracy"] for one in found],
+        "anytime": [one["anytime_accuracy"] for one in found],
+        "mean": [(one["accuracy"] + one["anytime_accuracy"]) / 2 for one in found],
+    }
+    ((_, state, value),) = tried(out)
+    assert (state, value) == ("COMPLETE", pytest.approx(sum(values[objective]) / 2))
+
+
+def test_the_same_seed_tries_the_same(whole: Path, space: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        assert tune(space, "--seed", seed, out=tmp_path / name).status == 0
+    assert tried(tmp_path / "a") == tried(whole)
+    assert tried(tmp_path / "b") != tried(whole)
+    assert len({json.dumps(settings) for settings, _, _ in tried(whole)}) == 3
+
+
+def test_options_win_over_the_file_and_what_is_set_is_in_every_run(
+    space: Path, tmp_path: Path
+) -> None:
+    space.write_text(SPACE + "memory = 30\nset = {replay = 16, head = 'frozen'}\nseeds = 2\n")
+    out = tmp_path / "search"
+    done = tune(space, "--memory", 20, "--set", "replay=8", out=out, trials=1)
+    assert done.status == 0, done.err
+    recorded = [json.loads(file.read_text())["learner"] for file in out.rglob("run.json")]
+    kept = [(one["memory"], one["replay"], one["head"]) for one in recorded]
+    assert kept == [(20, 8, "frozen")] * 2
+    best = tomllib.loads((out / "best.toml").read_text())
+    assert (best["replay"], best["head"]) == (8, "frozen")
+
+
+def test_settings_that_come_again_are_not_run_again(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE.replace("lr = {low = 1e-4, high = 1e-2, log = true}", ""))
+    done = tune(space, out=tmp_path / "search", trials=6)
+    assert done.status == 0, done.err
+    trials = tried(tmp_path / "search")
+    assert len(trials) == 6
+    values = {settings["loss"]: value for settings, _, value in trials}
+    assert all(value == values[settings["loss"]] for settings, _, value in trials)
+    assert len(results(tmp_path / "search")) == len(values)
+
+
+def test_trials_that_are_worse_than_most_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "FIRST", 1)
+    space = tmp_path / "space.toml"
+    space.write_text(
+        SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "{low=1e-8, high=1e-3, log=true}")
+    )
+    done = tune(space, out=tmp_path / "search", trials=6)
+    assert done.status == 0, done.err
+    rates = {state: [] for state in ("COMPLETE", "PRUNED")}
+    for settings, state, _ in tried(tmp_path / "search"):
+        rates[state].append(float(settings["lr"]))
+    assert 0 < len(rates["PRUNED"]) < 6
+    assert max(rates["PRUNED"]) < max(rates["COMPLETE"])
+    assert f"6 trials, {len(rates['PRUNED'])} stopped early" in done.err
+    assert tomllib.loads(done.out)["lr"] in rates["COMPLETE"]
+
+
+def test_settings_that_cannot_be_run_cost_a_trial_and_not_the_search(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "[1e-3, 1e38]"))
+    done = tune(space, out=tmp_path / "search", trials=6)
+    assert done.status == 0, done.err
+    states = {settings["lr"]: state for settings, state, _ in tried(tmp_path / "search")}
+    assert states == {"0.001": "COMPLETE", "1e+38": "PRUNED"}
+    assert "could not be run" in done.err
+    assert tomllib.loads(done.out)["lr"] == 1e-3
+
+
+def test_a_search_in_which_nothing_can_be_run_fails(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "[1e37, 1e38]"))
+    done = tune(space, out=tmp_path / "search", trials=2)
+    assert done.status == 1
+    assert "no trial has come to its end" in done.error
+    assert not (tmp_path / "search/best.toml").exists()
+
+
+# ---- stopping and going on
+
+
+def test_more_trials_go_on_where_fewer_have_ended(whole: Path, space: Path, tmp_path: Path) -> None:
+    assert tune(space, out=tmp_path / "search", trials=2).status == 0
+    before = contents(tmp_path / "search/runs")
+    assert tune(space, out=tmp_path / "search").status == 0
+    with_all = contents(tmp_path / "search/runs")
+    assert before.items() <= with_all.items()
+    assert tried(tmp_path / "search") == tried(whole)
+    again = tune(space, out=tmp_path / "search")
+    assert (again.status, again.out) == (0, (tmp_path / "search/best.toml").read_text())
+    assert contents(tmp_path / "search/runs") == with_all
+
+
+def test_an_interrupt_says_how_to_go_on(
+    whole: Path, space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, calls = tmp_path / "search", iter(range(100))
+    real = pruning.Reporter.scored
+
+    def interrupted(reporter: pruning.Reporter, point: Any) -> None:
+        real(reporter, point)
+        if next(calls) == 14:  # in the second trial
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pruning.Reporter, "scored", interrupted)
+        done = tune(space, out=out)
+    assert done.status == 130
+    assert "the same command goes on" in done.err
+    assert [state for _, state, _ in tried(out)] == ["COMPLETE", "RUNNING"]
+    assert tune(space, out=out).status == 0
+    assert tried(out) == tried(whole)
+
+
+KILLED = """
+import os, signal, sys
+from onepass.tune import {module}
+real, calls = {module}.{name}, iter(range(1, 100))
+def dies(*arguments):
+    if next(calls) == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+{module}.{name} = dies
+from onepass.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "call"),
+    [
+        ("pruning", "Reporter.scored", 15),
+        pytest.param("study", "Space.texts", 2, marks=pytest.mark.slow),
+        pytest.param("study", "Study.tell", 2, marks=pytest.mark.slow),
+    ],
+    ids=["in a run", "while a trial is asked for", "before its end is told"],
+)
+def test_a_search_that_was_killed_ends_as_one_that_was_not(
+    module: str, name: str, call: int, whole: Path, space: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "search"
+    code = KILLED.format(module=module, name=name, call=call)
+    arguments = command(*asked(space, out=out))[3:]
+    died = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, check=False
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    done = tune(space, out=out)
+    assert done.status == 0, done.err
+    assert tried(out) == tried(whole)
+
+
+def test_a_full_disk_stops_the_search_and_costs_no_trial(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "search"
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        done = tune(space, out=out)
+    assert done.status == 2
+    assert "No space" in done.error
+    assert [state for _, state, _ in tried(out)] == ["RUNNING"]
+    assert tune(space, out=out).status == 0
+    assert [state for _, state, _ in tried(out)] == ["COMPLETE"] * 3
+
+
+def test_several_at_a_time_try_as_many(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    out = tmp_path / "search"
+    done = tune(space, "--jobs", 2, "--seeds", 2, out=out)
+    assert done.status == 0, done.err
+    assert [state for _, state, _ in tried(out)] == ["COMPLETE"] * 3
+    assert len(results(out)) == 6
+    found = {one["variant"]: one["accuracy"] for one in results(out) if one["seed"] == 0}
+    alone = onepass(
+        "run", "er", "--settings", out / "best.toml", *RUN, "--out", tmp_path / "alone"
+    ).record
+    assert alone["accuracy"] in found.values()
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--memory", 50], "another memory: 100, not 50"),
+        (["--set", "replay=8"], "another set"),
+        (["--objective", "accuracy"], "another objective"),
+        (["--seeds", 2], "another seeds"),
+        (["--seed", 7], "another seed"),
+        (["--validation", 0.2], "another validation"),
+        (["--dataset", "digits"], "another dataset"),
+    ],
+)
+def test_a_search_with_other_options_is_not_gone_on_with(
+    arguments: list[object], said: str, whole: Path, space: Path
+) -> None:
+    done = tune(space, *arguments, out=whole, trials=9)
+    assert done.status == 2
+    assert said in done.error
+    assert len(tried(whole)) == 3
+
+
+def test_a_search_of_another_space_is_not_gone_on_with(whole: Path, space: Path) -> None:
+    space.write_text(SPACE.replace("1e-4", "2e-4"))
+    done = tune(space, out=whole, trials=9)
+    assert (done.status, "another space" in done.error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--validation", 0], "never on the test set"),
+        (["--validation", 1], "never on the test set"),
+        (["--objective", "forgetting"], "accuracy"),
+        (["--set", "lr=1"], "'lr' is searched"),
+        (["--every", 5], "too seldom"),
+        (["--preset", "best"], "preset"),
+        (["--dataset", "none"], "none"),
+        (["--jobs", "many"], "--jobs"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_runs(
+    arguments: list[object], said: str, space: Path, tmp_path: Path
+) -> None:
+    done = tune(space, *arguments, out=tmp_path / "search")
+    assert done.status == 2
+    assert said in done.error
+    assert not (tmp_path / "search/runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[extra]", "'extra'"),
+        ("memry = 3", "Did you mean 'memory'"),
+        ("memory = 'much'", "memory must be a whole number"),
+        ("memory = -1", "memory must be at least 0"),
+        ("seeds = 0", "seeds must be at least 1"),
+        ("set = 3", "set must be"),
+        ("set = {replay = 'all'}", "replay must be a whole number"),
+        ("class-order = 'none'", "class-order must be"),
+    ],
+)
+def test_options_in_a_file_are_checked(more: str, said: str, space: Path, tmp_path: Path) -> None:
+    space.write_text(f"{SPACE}{more}\n")
+    done = tune(space, out=tmp_path / "search")
+    assert done.status == 2
+    assert said in done.error
+
+
+def test_an_end_of_a_range_that_the_method_refuses_is_told_before_anything_runs(
+    space: Path, tmp_path: Path
+) -> None:
+    space.write_text(SPACE.replace("low = 1e-4, high = 1e-2, log = true", "low = -1, high = 1"))
+    done = tune(space, out=tmp_path / "search")
+    assert (done.status, "lr must be" in done.error) == (2, True)
+    assert not (tmp_path / "search").exists()
+
+
+def test_two_searches_in_one_folder_are_refused(space: Path, tmp_path: Path) -> None:
+    out = tmp_path / "search"
+    out.mkdir()
+    with files.locked(out / ".lock", wait=False):
+        done = tune(space, out=out)
+    assert (done.status, "another process" in done.error) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "folder"])
+def test_a_file_that_is_no_study_is_one_line(kind: str, space: Path, tmp_path: Path) -> None:
+    out = tmp_path / "search"
+    out.mkdir()
+    file, other = out / "study.db", tmp_path / "other.db"
+    if kind == "text":
+        file.write_text("no database" * 100)
+    elif kind == "link":
+        file.symlink_to(other)
+    else:
+        file.mkdir()
+    done = tune(space, out=out)
+    assert done.status == 2
+    assert str(file) in done.error
+    assert not other.exists()
+
+
+def test_without_optuna_it_says_what_to_install(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    done = tune(space, out=tmp_path / "search")
+    assert done.status == 2
+    assert "onepass[tune]" in done.error
+
+
+# ---- run --settings
+
+
+def test_set_wins_over_a_file_of_settings(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("lr = 2e-3\nloss = 'mean'\nprecision = 'bf16'\n")
+    given = ("--settings", file, "--set", "lr=5e-4", "--engine", "eager")
+    record = onepass("run", "er", *given, *RUN, "--out", tmp_path / "runs").record
+    learner = json.loads(Path(record["out"], "run.json").read_text())["learner"]
+    wanted = {"lr": 5e-4, "loss": "mean", "engine": "eager", "precision": "bf16"}
+    assert {name: learner[name] for name in wanted} == wanted
+
+
+def test_a_file_of_settings_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    for content, said in (("lrr = 1", "'lr'"), ("[lr]", "lr must be"), ("lr", "not TOML")):
+        file.write_text(content)
+        done = onepass("run", "er", "--settings", file, *RUN, "--out", tmp_path / "runs")
+        assert done.status == 2
+        assert said in done.error
+        assert not (tmp_path / "runs").exists()

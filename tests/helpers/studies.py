@@ -1,0 +1,21 @@
+"""Studies that do not wait for the disk: tests write thousands of times, and no power fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from onepass.tune import study
+
+
+def hurry(patched: pytest.MonkeyPatch) -> None:
+    real = study._connected
+
+    def connected(file: Path) -> sqlite3.Connection:
+        connection = real(file)
+        connection.execute("PRAGMA synchronous=OFF")
+        return connection
+
+    patched.setattr(study, "_connected", connected)
