@@ -46,7 +46,7 @@ def test_history_has_a_row_for_every_task_that_was_followed_by_another():
 
 def test_the_probe_sees_what_gsa_sees_when_both_measure_all_samples():
     """From the second task on: in the first GSA draws X^mix and does not train it."""
-    learner, probe = GSA(memory=50, statistics="all", seed=0), BalanceProbe()
+    learner, probe = GSA(memory=50, seed=0), BalanceProbe()
     stream = ClassIncremental(DATA, tasks=3, seed=0)
     for index, batch in enumerate(stream):
         task = stream.task_of(index)

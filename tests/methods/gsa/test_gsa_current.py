@@ -102,7 +102,7 @@ def test_the_within_task_term_is_the_mean_over_stream_and_current_samples():
 
 def test_in_the_first_task_current_samples_are_replayed_beside_the_stream():
     found = []
-    for now in followed(gsa(current=5), first_task(4)):
+    for now in followed(gsa(current=5, new_classes="task"), first_task(4)):
         assert now.step.terms["T2"].item() == now.step.terms["T3"].item() == 0
         counted = [weight > 0 for _, _, weight in now.case[0]]
         moved = (now.gradient != 0).any(dim=1).tolist()

@@ -17,21 +17,35 @@ PLAIN = {"net": "mlp", "augment": "none", "device": "cpu", "seed": 2}
 
 
 def test_the_first_task_is_plain_cross_entropy_bit_for_bit():
-    one = learned(onepass.GSA(forwards="separate", memory=50, **PLAIN), first_task())
+    one = learned(
+        onepass.GSA(forwards="separate", new_classes="task", memory=50, **PLAIN), first_task()
+    )
     other = learned(onepass.Finetune(**PLAIN), first_task())
     assert one.params_sha256() == other.params_sha256()
 
 
 def test_the_first_task_is_plain_cross_entropy_with_a_joint_forward_too():
     sgd = {**PLAIN, "optimizer": "sgd", "lr": 0.1}
-    one = learned(onepass.GSA(memory=50, **sgd), first_task())
+    one = learned(onepass.GSA(new_classes="task", memory=50, **sgd), first_task())
     other = learned(onepass.Finetune(**sgd), first_task())
     for name, value in one.model.named_parameters():
         torch.testing.assert_close(value, other.model.get_parameter(name), rtol=0, atol=1e-6)
 
 
-def test_in_the_first_task_only_the_stream_is_trained():
+def test_in_the_first_task_replay_is_of_classes_that_the_batch_does_not_have():
+    replayed = 0
     for now in followed(gsa(), first_task()):
+        batch, mixed = now.case[:2]
+        assert now.step.terms["T2"].item() == 0
+        there = {row for _, row, _ in batch}
+        moved = (now.gradient[len(batch) :] != 0).any(dim=1).tolist()
+        assert moved == [weight > 0 and row not in there for _, row, weight in mixed]
+        replayed += sum(moved)
+    assert replayed
+
+
+def test_in_the_first_task_only_the_stream_is_trained_if_new_means_new_since_the_boundary():
+    for now in followed(gsa(new_classes="task"), first_task()):
         assert now.step.terms["T2"].item() == now.step.terms["T3"].item() == 0
         stream_size = len(now.case[0])
         assert bool((now.gradient[:stream_size] != 0).any())
@@ -84,7 +98,7 @@ def test_relabelling_the_classes_of_a_task_changes_labels_only():
 
 
 def test_the_two_class_hand_case_holds_in_a_step():
-    learner = gsa(net=Times(0.0), mix=4, lr=1e-12)
+    learner = gsa(net=Times(0.0), mix=4, lr=1e-12, statistics="mix")
     learner.learn(torch.zeros(2, 6), [0, 0])
     learner.new_task()
     with torch.no_grad():
@@ -128,7 +142,8 @@ def test_the_defaults_are_the_papers():
     learner = onepass.GSA()
     assert (learner.head, learner.mirror, learner.mix) == ("trained", False, 64)
     assert (learner.fill, learner.current, learner.forwards) == (None, 0, "joint")
-    assert (learner.statistics, learner.update, learner.weights) == ("mix", "before", "adaptive")
+    assert (learner.statistics, learner.update, learner.weights) == ("all", "before", "adaptive")
+    assert learner.new_classes == "batch"
     assert (learner.optimizer, learner.lr, learner.weight_decay) == ("adam", 1e-3, 1e-4)
     assert learner.augment == "crop-grey"
 
@@ -158,5 +173,5 @@ def test_gsa_in_the_first_task_is_finetuning(forwards):
 
 def test_gsa_on_one_task_of_all_classes_is_joint_training():
     joint = parameters(Joint(seed=1), 1)
-    gsa = parameters(GSA(memory=50, forwards="separate", seed=1), 1)
+    gsa = parameters(GSA(memory=50, forwards="separate", new_classes="task", seed=1), 1)
     torch.testing.assert_close(joint, gsa, atol=1e-5, rtol=0)

@@ -100,7 +100,7 @@ def test_a_new_class_outside_the_mix_is_left_out_until_it_is_sampled():
 
 
 def test_constant_logits_and_balanced_labels_leave_every_rate_at_balance():
-    learner = gsa(net=Times(0.0), mix=8, lr=1e-12)
+    learner = gsa(net=Times(0.0), mix=8, lr=1e-12, statistics="mix")
     learner.learn(torch.zeros(4, 6), [0, 1, 0, 1])
     learner.new_task()
     learner.balance.positive.zero_()
