@@ -213,9 +213,8 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
 
 def check(faults: Faults, whole: dict[str, list[object]], corrupted: Path) -> None:
     calls = faults.go_on()
-    show(
-        f"gone on with, {len(calls)} times; the last said: {calls[-1][1].splitlines()[-1].split(';')[0]}"
-    )
+    last = calls[-1][1].splitlines()[-1].split(";")[0]
+    show(f"gone on with, {len(calls)} times; the last said: {last}")
     assert calls[-1][0] == 0, calls[-1][1]
     named = [line for line in calls[0][1].splitlines() if str(corrupted) in line]
     assert named, f"{corrupted.name} was not named: {calls[0][1]}"
