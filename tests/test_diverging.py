@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import onepass, contents
+from command import contents, onepass
 from teaching import batch, made, teach
 
 import onepass as library
