@@ -200,6 +200,7 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
         show(f"the sweep killed {when}; {len(faults.finished())} runs finished")
     if fills:
         status, told = faults.fill_disk()
+        told = told.replace(f"{faults.disk}/", "")
         assert status in (1, 2) and FULL in told, f"a full disk ended with {status}: {told}"
         told = next(line for line in told.splitlines() if FULL in line)
         show(f"the disk filled: status {status}; {len(faults.finished())} runs finished; {told}")
@@ -212,11 +213,12 @@ def disturb(faults: Faults, runs: int, fills: bool) -> Path:
 
 def check(faults: Faults, whole: dict[str, list[object]], corrupted: Path) -> None:
     calls = faults.go_on()
-    show(f"gone on with, {len(calls)} times; the last said: {calls[-1][1].splitlines()[-1]}")
+    last = calls[-1][1].splitlines()[-1].split(";")[0]
+    show(f"gone on with, {len(calls)} times; the last said: {last}")
     assert calls[-1][0] == 0, calls[-1][1]
     named = [line for line in calls[0][1].splitlines() if str(corrupted) in line]
     assert named, f"{corrupted.name} was not named: {calls[0][1]}"
-    show(f"said of the corrupted one: {named[0]}")
+    show(f"said of the corrupted one: {named[0].replace(f'{faults.disk}/', '')}")
     aside = [path.name for path in faults.out.iterdir() if ".damaged-" in path.name]
     assert aside == [f"{corrupted.name}.damaged-1"], aside
     found = faults.results()

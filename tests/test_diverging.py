@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import onepass, untouched
+from command import contents, onepass
 from teaching import batch, made, teach
 
 import onepass as library
@@ -81,6 +81,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(tmp_path: Path) -> N
     (path,) = (tmp_path / "runs").rglob("checkpoint.pt")
     assert checkpoint.read(path)["tick"]["step"] == 6
     assert library.open(path, device="cpu").predict(np.zeros((1, 5))).shape == (1,)
-    with untouched(path.parent):
-        again = onepass(*asked, "--resume")
+    before = contents(path.parent)
+    again = onepass(*asked, "--resume")
+    assert {**contents(path.parent), "log.txt": before["log.txt"]} == before
     assert (again.status, again.error) == (1, done.error)

@@ -65,7 +65,7 @@ class Bars:
 
     def fail(self, index: int, problem: Exception) -> None:
         """A run has failed for good; why is told at the end."""
-        self.shown.update(self.bar_of[index], note="failed", visible=True)
+        self.shown.update(self.bar_of[index], note="failed")
 
 
 class ManyBars:

@@ -16,7 +16,7 @@ from onepass.errors import RunError, TooLargeError, TrainingError
 from onepass.evaluate import make_ready
 from onepass.executors import places
 from onepass.executors.base import Ended, How, Watch
-from onepass.executors.memory import Memory
+from onepass.executors.memory import Memory, Taken
 from onepass.executors.mps import sharing
 from onepass.executors.places import Gpu
 from onepass.executors.queue import Fits, Queue
@@ -83,9 +83,13 @@ class Processes:
             if index is None:
                 seat.leave()
                 continue
+            job = jobs[index]
+            if not beside and not self._has_room(seat, [], retries)(job):
+                for one in free:  # which hold memory that it will need
+                    one.leave()
             for one in beside:
                 one.crowded = True
-            seat.start(index, jobs[index], retries.how_for(jobs[index]), crowded=bool(beside))
+            seat.start(index, job, retries.how_for(job), crowded=bool(beside))
         return any(seat.running for seat in seats)
 
     def _fits(self, seat: Seat, beside: Sequence[Seat], retries: Retries) -> Fits:
@@ -95,13 +99,16 @@ class Processes:
             return lambda job: True
         if any(retries.must_be_alone(job) for job, _ in others):
             return lambda job: False
+        return self._has_room(seat, others, retries)
+
+    def _has_room(self, seat: Seat, others: Sequence[tuple[Job, Taken]], retries: Retries) -> Fits:
         room = self.memory.room(seat.gpu, others, seat.taken)
 
-        def fits(job: Job) -> bool:
+        def has_room(job: Job) -> bool:
             enough = room is None or self.memory.expected(job) <= room
             return enough and not retries.must_be_alone(job)
 
-        return fits
+        return has_room
 
     def _listen(
         self, seat: Seat, queue: Queue, retries: Retries, watch: Watch
