@@ -37,6 +37,16 @@ from onepass.run import run
 run(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
 print(json.dumps(list(sys.modules)))
 """
+HEAVY = {"typer", "click", "rich", "matplotlib", "sklearn", "scipy", "pandas"}
+EXTRAS = {"optuna", "sqlalchemy", "pyarrow", "datasets"}
+COMMAND = """
+import contextlib, io, json, sys
+from onepass.cli import main
+sys.argv = ["onepass", "run", "er", "--dataset", "synthetic", "--batch", "60", "--out", sys.argv[1]]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+print(json.dumps(list(sys.modules)))
+"""
 
 
 def python(code: str, *arguments: object) -> Any:
@@ -58,7 +68,7 @@ def test_importing_onepass_takes_under_half_a_second_more_than_torch(imports: li
 def test_importing_onepass_brings_in_nothing_heavy(imports: list) -> None:
     for _, _, modules in imports:
         packages = {name.split(".")[0] for name in modules}
-        assert not packages & {"typer", "click", "rich", "matplotlib", "sklearn", "scipy", "pandas"}
+        assert not packages & HEAVY
 
 
 def test_importing_onepass_moves_no_global_generator(imports: list) -> None:
@@ -68,7 +78,13 @@ def test_importing_onepass_moves_no_global_generator(imports: list) -> None:
 def test_a_training_run_needs_torch_numpy_and_pillow_only(tmp_path: Path) -> None:
     packages = {name.split(".")[0] for name in python(TRAIN, tmp_path)}
     assert {"torch", "numpy", "onepass"} <= packages
-    assert not packages & {"typer", "click", "rich", "matplotlib", "sklearn", "scipy", "pandas"}
+    assert not packages & HEAVY
+
+
+def test_the_command_imports_no_extra_unless_it_is_asked_to(tmp_path: Path) -> None:
+    packages = {name.split(".")[0] for name in python(COMMAND, tmp_path)}
+    assert {"typer", "rich", "onepass"} <= packages
+    assert not packages & EXTRAS
 
 
 def test_a_training_run_neither_reads_nor_moves_the_global_generators(tmp_path: Path) -> None:

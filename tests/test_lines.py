@@ -55,8 +55,9 @@ def test_a_run_that_the_file_holds_is_not_added_again_if_it_should_be_there_once
 
 def test_lines_that_were_published_are_read():
     found = lines.read(RESULTS / "cifar100.jsonl")
-    assert {one.method for one in found} == {"derpp", "er", "gsa", "gsa-released", "mir"}
-    assert all(one.class_accuracy == [] and one.dataset == "cifar100" for one in found)
+    assert {one.method for one in found} >= {"derpp", "er", "gsa", "gsa-released", "mir"}
+    assert all(one.dataset == "cifar100" for one in found)
+    assert found[0].class_accuracy == []  # which lines of that day did not have
 
 
 def test_empty_lines_count_and_say_nothing(result, file):

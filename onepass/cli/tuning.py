@@ -48,11 +48,11 @@ Examples:
 A space, as TOML:
   [space]
   lr = {low = 1e-4, high = 1e-2, log = true}
-  replay = [32, 64, 128]
+  head = ["trained", "frozen"]
   [defaults]
   dataset = "cifar100"
   memory = 1000
-  set = {head = "frozen"}"""
+  set = {mirror = true}"""
 )
 def tune(
     method: Annotated[str, typer.Argument(help="See: onepass list methods.")],
@@ -100,6 +100,7 @@ def tune(
     settings are printed as TOML, which `onepass run --settings` takes.
     """
     one_of("--objective", objective, OBJECTIVES)
+    check("--trials", trials, int)
     given = {
         "dataset": dataset,
         "memory": memory,
@@ -123,7 +124,8 @@ def tune(
     asked = Asked(job, searched, objective, per_trial, seed)
     search = Search(asked, out or Path(f"tune-{method}"))
     several = jobs_at_once != "1"
-    together = executors.fitting(at_once(jobs_at_once), [job] * trials) if several else 1
+    most = [job] * min(trials, MOST_SEEDS)
+    together = executors.fitting(at_once(jobs_at_once), most) if several else 1
     with _said_how_to_go_on():
         standing = _shown(search, together, trials)
     _tell(standing, search)

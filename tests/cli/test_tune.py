@@ -165,15 +165,23 @@ def test_trials_that_are_worse_than_most_are_stopped(
     assert tomllib.loads(done.out)["lr"] in rates["COMPLETE"]
 
 
-def test_settings_that_cannot_be_run_cost_a_trial_and_not_the_search(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "said"),
+    [("lr", "0.001", "1e+38", "diverged"), ("replay", "64", "1000000000000", "room")],
+)
+def test_settings_that_cannot_be_run_cost_a_trial_and_not_the_search(
+    name: str, good: str, bad: str, said: str, tmp_path: Path
+) -> None:
     space = tmp_path / "space.toml"
-    space.write_text(SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "[1e-3, 1e38]"))
+    space.write_text(
+        SPACE.replace("lr = {low = 1e-4, high = 1e-2, log = true}", f"{name} = [{good}, {bad}]")
+    )
     done = tune(space, out=tmp_path / "search", trials=6)
     assert done.status == 0, done.err
-    states = {settings["lr"]: state for settings, state, _ in tried(tmp_path / "search")}
-    assert states == {"0.001": "COMPLETE", "1e+38": "PRUNED"}
-    assert "could not be run" in done.err
-    assert tomllib.loads(done.out)["lr"] == 1e-3
+    states = {settings[name]: state for settings, state, _ in tried(tmp_path / "search")}
+    assert states == {good: "COMPLETE", bad: "PRUNED"}
+    assert "could not be run" in done.err and said in done.err
+    assert str(tomllib.loads(done.out)[name]) == good
 
 
 def test_a_search_in_which_nothing_can_be_run_fails(tmp_path: Path) -> None:
@@ -257,6 +265,7 @@ def test_a_search_that_was_killed_ends_as_one_that_was_not(
     done = tune(space, out=out)
     assert done.status == 0, done.err
     assert tried(out) == tried(whole)
+    assert all(one.state.is_finished() for one in Study(out / "study.db").study.get_trials())
 
 
 def test_a_full_disk_stops_the_search_and_costs_no_trial(

@@ -38,7 +38,7 @@ def whole_trials(study: Study, count: int, value: float) -> None:
     """Trials that came to their end, with this any-time accuracy at every step."""
     for _ in range(count):
         trial = study.ask(SPACE, seed=0)
-        for step in (3, 6, 20):
+        for step in (2, 4, 6):
             study.report(trial.number, step, value)
         study.tell(trial, Ending(value))
 
@@ -52,10 +52,10 @@ def test_a_trial_below_the_median_of_enough_others_is_not_worth_going_on(
 ) -> None:
     whole_trials(study, count, 70.0)
     stopped = study.ask(SPACE, seed=0)
-    study.report(stopped.number, 3, 100.0)
+    study.report(stopped.number, 4, 100.0)
     study.tell(stopped, Ending())  # what was stopped is no measure for others
     trial = study.ask(SPACE, seed=0)
-    assert study.report(trial.number, 3, value) is worth
+    assert study.report(trial.number, 4, value) is worth
     assert study.report(trial.number, 99, value)  # nobody else was there
 
 

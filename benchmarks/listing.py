@@ -1,0 +1,73 @@
+"""How long `onepass runs list` takes for many runs, in folders and as lines.
+
+    python benchmarks/listing.py --runs 10000 --rounds 5
+
+makes that many runs from the lines of results/cifar100.jsonl in a temporary folder, lists them as a
+user would (a new process each time), and prints one JSON object per kind, in seconds, beside what
+the same process takes to show its version: Python, torch and our own imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+SOURCE = Path(__file__).parents[1] / "results" / "cifar100.jsonl"
+COMMAND = [sys.executable, "-c", "from onepass.cli import main; main()"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), given.runs)
+        cases = {
+            "nothing": ["--version"],
+            "folders": ["runs", "list", f"{folder}/runs"],
+            "lines": ["runs", "list", f"{folder}/all.jsonl"],
+            "lines, one in three": [
+                *("runs", "list", f"{folder}/all.jsonl", "--where", "method=gsa"),
+                *("--sort", "-accuracy", "--json"),
+            ],
+        }
+        for name, arguments in cases.items():
+            times = [seconds(arguments) for _ in range(given.rounds)]
+            found = {"median": median(times), "least": min(times), "most": max(times)}
+            print(json.dumps({"listed": name, "runs": given.runs, **found}), flush=True)
+
+
+def make(folder: Path, count: int) -> None:
+    """Each run as a folder, with the other files that it would have, and as a line."""
+    lines = [json.loads(line) for line in SOURCE.read_text().splitlines()]
+    job = {"method": "gsa", "dataset": "cifar100", "settings": {}}
+    run = json.dumps({"job": job, "learner": {"lr": 1e-3}, "class_names": ["a class"] * 100})
+    with (folder / "all.jsonl").open("w") as file:
+        for number in range(count):
+            place = folder / "runs" / f"run-{number}"
+            content = {"class_accuracy": [50.5] * 100, **lines[number % len(lines)]}
+            content |= {"seed": number, "out": str(place)}
+            file.write(json.dumps(content) + "\n")
+            place.mkdir(parents=True)
+            (place / "result.json").write_text(json.dumps(content, indent=2))
+            (place / "run.json").write_text(run)
+            (place / "events.jsonl").write_text("{}\n")
+
+
+def seconds(arguments: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run([*COMMAND, *arguments], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
