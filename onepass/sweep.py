@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from onepass import data, probes, registry
+from onepass import data, probes, registry, toml
 from onepass.data.load import is_path
 from onepass.errors import InputError, OnepassError, UnknownNameError
 from onepass.job import Job
@@ -73,7 +72,7 @@ class Planned:
 def read(path: Path, *, device: str = "auto", data_root: str | None = None) -> list[Planned]:
     """The runs of a sweep file, in their order; the same one may still be there twice. Whatever is
     wrong with it is one line that names the file and the key."""
-    content = _parsed(path)
+    content = toml.read(path)
     _check(path, content)
     grids = content.get("grid", [{}])
     counted = 0
@@ -92,17 +91,6 @@ def read(path: Path, *, device: str = "auto", data_root: str | None = None) -> l
 
 
 # ---- reading and checking
-
-
-def _parsed(path: Path) -> Table:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"there is no file {path}") from None
-    except OSError as problem:
-        raise InputError(f"{path} cannot be read: {problem.strerror}") from None
-    except (ValueError, RecursionError) as problem:
-        raise InputError(f"{path} is not TOML: {problem}") from None
 
 
 def _check(path: Path, content: Table) -> None:
@@ -231,7 +219,11 @@ def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
 
 
 def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Job:
-    settings = {name[1:]: _text(one) for name, one in chosen.items() if name.startswith(".")}
+    settings = {
+        name[1:]: toml.as_text(one, name[1:])
+        for name, one in chosen.items()
+        if name.startswith(".")
+    }
     for name in ("engine", "precision"):
         if name in chosen and name in settings:
             raise InputError(f"give {name} or set.{name}, not both")
@@ -252,11 +244,6 @@ def _check_names(job: Job) -> None:
     job.chosen_settings()
     job.asked_of_stream()
     probes.check(job.probes)
-
-
-def _text(value: Any) -> str:
-    """As `--set` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def without_repeats(planned: Sequence[Planned]) -> list[Planned]:
