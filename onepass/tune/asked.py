@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from onepass.data.load import is_path
 from onepass.errors import InputError
-from onepass.job import Job
+from onepass.job import OWN, Job
 from onepass.metrics import FEWEST_POINTS
 from onepass.result import Result
 from onepass.supplies import Supplies
@@ -51,16 +50,17 @@ class Asked:
             tried = replace(job, settings={**job.settings, **chosen})
             type(learner).configured(**tried.arguments(stream))
 
-    def described(self, supplies: Supplies) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What makes two searches the same: what is asked, and not where something lies."""
         job = {name: one for name, one in asdict(self.job).items() if name not in BESIDE}
-        if is_path(self.job.dataset):
-            job["dataset"] = f"own, {supplies.dataset(self.job).sha256()}"
         return {
             "method": self.job.method,
+            "revision": self.job.revision,
             "space": self.space.asked,
             "set": self.job.settings,
             **job,
+            "dataset": OWN if self.job.is_own else self.job.dataset,
+            "data_sha256": self.job.data_sha256,
             "objective": self.objective,
             "seeds": self.seeds,
             "seed": self.seed,

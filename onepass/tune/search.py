@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepass import files, toml
@@ -51,10 +51,11 @@ class Search:
         """To so many trials in all; how it stands, at first and whenever a run has ended. `watch`
         is told how far the run of a trial and seed is."""
         supplies = Supplies()
+        self.asked = replace(self.asked, job=supplies.known(self.asked.job))
         self.asked.check(supplies)
         with self._held():
             study = Study(self.file)
-            study.compare(self.asked.described(supplies), self.folder)
+            study.compare(self.asked.described(), self.folder)
             executor.check(self.asked.job)
             queue = Trials(self.asked, study, trials)
             yield self._standing(study, None)

@@ -18,6 +18,10 @@ from onepass.job import Job
 from onepass.result import Result
 from onepass.run import run
 
+# the run that bad input is tried on, as a job and as a command
+JOB = Job("er", "synthetic", batch=30, device="cpu")
+RUN = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu")
+
 
 class Done(NamedTuple):
     """How a command ended and what it said."""
@@ -87,6 +91,20 @@ def untouched(folder: Path) -> Iterator[None]:
 def names(folder: Path) -> set[str]:
     """The files of a run folder, apart from its lock."""
     return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def finished_run(out: Path) -> Path:
+    """A folder of one finished run, which no bad input may touch."""
+    run(JOB, out)
+    return out
+
+
+def refused(*arguments: object) -> str:
+    """The line with which a command is refused."""
+    done = onepass(*arguments)
+    assert done.status == 2, done.err
+    assert done.out == ""
+    return done.error
 
 
 def events(folder: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Finished runs as tables and figures, and images classified by a finished run."""
+"""Finished runs, in folders and lines, as tables."""
 
 from __future__ import annotations
 
@@ -15,27 +15,17 @@ from xml.etree import ElementTree
 import formats
 import numpy as np
 import pytest
-import torch
-from command import Done, onepass
-from PIL import Image
+from command import onepass
+from reported import reported
 
-import onepass as package
 from onepass import lines
 from onepass.data.catalogue import CATALOGUE
 from onepass.report import tables
 
-METHODS = ("finetune", "er", "joint")
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    arguments = ("--dataset", "synthetic", "--json", "--out", out)
-    assert onepass("run", *METHODS, "--seeds", 3, *arguments).status == 0
-    assert onepass("run", "er", "--set", "lr=5e-4", *arguments).status == 0
-    (out / "unfinished").mkdir()
-    (out / "unfinished/run.json").write_text("{}")
-    return out
+    return reported(tmp_path_factory.mktemp("runs"))
 
 
 def results(folder: Path) -> list[dict]:
@@ -44,9 +34,6 @@ def results(folder: Path) -> list[dict]:
 
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-# ---- table
 
 
 def test_a_table_has_a_row_for_each_method_and_variant(runs: Path) -> None:
@@ -552,155 +539,3 @@ def test_bars_are_drawn_of_lines_and_curves_need_points(
     done = onepass("figure", "accuracy", file, "-o", tmp_path / "d.svg")
     assert done.status == 2
     assert str(file) in done.error and "--kind bars" in done.error
-
-
-# ---- figure
-
-
-@pytest.mark.parametrize("kind", ["both", "bars", "curves"])
-def test_a_figure_is_drawn_as_png_and_as_svg(kind: str, runs: Path, tmp_path: Path) -> None:
-    size = {}
-    for suffix in ("png", "svg"):
-        output = tmp_path / "new/folder" / f"{kind}.{suffix}"
-        done = onepass("figure", "accuracy", runs, "--kind", kind, "-o", output)
-        assert (done.status, done.out) == (0, f"{output}\n"), done.err
-        size[suffix] = output
-    with Image.open(size["png"]) as image:
-        image.load()
-        assert image.format == "PNG"
-        assert (image.width > 2 * image.height) == (kind == "both")
-    drawing = size["svg"].read_text()
-    assert ElementTree.fromstring(drawing).tag.endswith("svg")
-    assert all(f"<!-- {name} -->" in drawing for name in (*METHODS, "er lr=5e-4"))
-    assert ("batches learned" in drawing) == (kind != "bars")
-    assert ("final accuracy" in drawing) == (kind != "curves")
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_stream_is_drawn(suffix: str, tmp_path: Path) -> None:
-    output = tmp_path / f"stream.{suffix}"
-    done = onepass("figure", "stream", "blurry:n=50,m=10", "--dataset", "synthetic", "-o", output)
-    assert (done.status, done.out) == (0, f"{output}\n"), done.err
-    assert output.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
-
-
-def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
-    output = tmp_path / "bars.svg"
-    onepass("figure", "accuracy", runs, "--kind", "bars", "-o", output)
-    for row in rows(onepass("table", runs, "--format", "csv").out):
-        assert f"<!-- {float(row['accuracy']):.1f} -->" in output.read_text()
-
-
-def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:
-    onepass("figure", "accuracy", runs, "-o", tmp_path / "default.png")
-    onepass("figure", "accuracy", runs, "-o", tmp_path / "both.png", "--kind", "both")
-    assert (tmp_path / "default.png").read_bytes() == (tmp_path / "both.png").read_bytes()
-
-
-# ---- predict
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("model")
-    return Path(onepass("run", "er", "--json", "--out", out).record["out"]) / "checkpoint.pt"
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 40 test digits as PNG files, in two folders."""
-    folder = tmp_path_factory.mktemp("images")
-    for index, pixels in enumerate(package.load("digits").test_x[:40, 0].numpy()):
-        path = folder / ("few" if index < 10 else "many") / f"{index:03}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(path)
-    (folder / "notes.txt").write_text("not an image")
-    return folder
-
-
-def predicted(done: Done) -> list[tuple[str, str, float]]:
-    assert done.status == 0, done.err
-    lines = [line.split("\t") for line in done.out.splitlines()]
-    return [(path, label, float(score)) for path, label, score in lines]
-
-
-def test_predict_agrees_with_the_learner_on_the_same_pixels(model: Path, images: Path) -> None:
-    learner, data = package.open(model), package.load("digits")
-    labels = learner.predict(data.test_x[:40])
-    scores = learner.scores(data.test_x[:40]).softmax(dim=1).max(dim=1).values
-    found = predicted(onepass("predict", model, images))
-    assert [Path(path).stem for path, _, _ in found] == [f"{index:03}" for index in range(40)]
-    assert all(Path(path).is_relative_to(images) for path, _, _ in found)
-    assert [label for _, label, _ in found] == [data.class_names[label] for label in labels]
-    assert [score for _, _, score in found] == pytest.approx(scores.tolist(), abs=1e-4)
-    hits = (labels == data.test_y[:40]).double().mean()
-    assert hits > 0.7
-
-
-def test_predict_prints_json_if_asked(model: Path, images: Path) -> None:
-    plain = predicted(onepass("predict", model, images))
-    records = onepass("predict", model, images, "--json").records
-    assert all(set(record) == {"path", "label", "score"} for record in records)
-    assert [(r["path"], r["label"], round(r["score"], 4)) for r in records] == plain
-
-
-def test_predict_takes_one_image(model: Path, images: Path) -> None:
-    one = images / "few/003.png"
-    assert predicted(onepass("predict", model, one)) == [
-        entry for entry in predicted(onepass("predict", model, images)) if entry[0] == str(one)
-    ]
-
-
-def test_images_of_other_sizes_and_modes_are_fitted(
-    model: Path, images: Path, tmp_path: Path
-) -> None:
-    (_, label, score) = predicted(onepass("predict", model, images / "few/001.png"))[0]
-    with Image.open(images / "few/001.png") as picture:
-        picture.convert("RGB").save(tmp_path / "a.png")
-        picture.convert("P").save(tmp_path / "b.gif")
-        picture.convert("RGBA").save(tmp_path / "c.webp", lossless=True)
-        picture.resize((64, 64)).save(tmp_path / "d.bmp")
-    found = predicted(onepass("predict", model, tmp_path))
-    assert [one[1] for one in found] == [label] * 4
-    assert [one[2] for one in found[:3]] == pytest.approx([score] * 3, abs=0.01)
-
-
-def test_images_with_sixteen_bits_a_pixel_are_scaled_and_not_cut_off(
-    model: Path, images: Path, tmp_path: Path
-) -> None:
-    (_, label, score) = predicted(onepass("predict", model, images / "few/001.png"))[0]
-    with Image.open(images / "few/001.png") as picture:
-        sixteen = np.asarray(picture).astype(np.uint16) * 257
-        Image.fromarray(sixteen).save(tmp_path / "deep.png")
-    (found,) = predicted(onepass("predict", model, tmp_path))
-    assert found[1:] == (label, pytest.approx(score, abs=0.01))
-
-
-def test_predict_prints_class_names(runs: Path, tmp_path: Path) -> None:
-    data = package.load("synthetic")
-    model = runs / "er-synthetic-m100-s0/checkpoint.pt"
-    pixels = data.test_x[::20].permute(0, 2, 3, 1).numpy()
-    for index, one in enumerate(pixels):
-        Image.fromarray(one).save(tmp_path / f"{index}.png")
-    labels = package.open(model).predict(data.test_x[::20])
-    found = predicted(onepass("predict", model, tmp_path))
-    assert [name for _, name, _ in found] == [f"class{label}" for label in labels]
-
-
-def test_predict_takes_a_learner_that_was_saved(images: Path, tmp_path: Path) -> None:
-    data = package.load("digits")
-    learner = package.ER(memory=20)
-    learner.learn(data.train_x[:20], data.train_y[:20] + 100)
-    learner.save(tmp_path / "model.pt")
-    labels = learner.predict(data.test_x[:10])
-    found = predicted(onepass("predict", tmp_path / "model.pt", images / "few"))
-    assert [name for _, name, _ in found] == [str(int(label)) for label in labels]
-
-
-def test_a_learner_of_vectors_says_that_it_takes_no_images(images: Path, tmp_path: Path) -> None:
-    learner = package.ER(memory=20)
-    learner.learn(torch.randn(4, 5), torch.tensor([0, 1, 0, 1]))
-    learner.save(tmp_path / "model.pt")
-    done = onepass("predict", tmp_path / "model.pt", images)
-    assert done.status == 2
-    assert "images" in done.error
