@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import Done, command, contents, onepass
 from studies import hurry
@@ -437,3 +438,18 @@ def test_a_file_of_settings_that_does_not_fit_is_one_line(tmp_path: Path) -> Non
         assert done.status == 2
         assert said in done.error
         assert not (tmp_path / "runs").exists()
+
+
+def test_a_search_on_data_of_ones_own_goes_on_where_they_were_moved_to(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 30)
+    rows = (rng.normal(size=(120, 5)) + labels[:, None]).astype(np.float32)
+    space, data = tmp_path / "space.toml", tmp_path / "mine.npz"
+    np.savez(data, train_x=rows, train_y=labels, test_x=rows[:40], test_y=labels[:40])
+    for trials, place in ((1, data), (2, data.with_name("moved.npz"))):
+        data = data.rename(place)
+        asked_of = SPACE.replace('"synthetic"', f'"{place}"').replace("batch = 60", "tasks = 2")
+        space.write_text(asked_of)
+        done = tune(space, out=tmp_path / "search", trials=trials)
+        assert done.status == 0, done.err
+    assert [state for _, state, _ in tried(tmp_path / "search")] == ["COMPLETE"] * 2
