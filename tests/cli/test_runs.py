@@ -356,7 +356,7 @@ def test_a_setting_that_only_one_method_has_is_a_difference(
     for other in (gsa.out, f"{line}:1"):
         found = onepass("runs", "diff", er.out, other, "--json").record["differences"]
         assert found["run.method"] == ["er", "gsa"]
-        assert found["settings.statistics"] == [None, "mix"]
+        assert found["settings.statistics"] == [None, "all"]
 
 
 # ---- export
