@@ -286,6 +286,7 @@ def test_a_full_disk_stops_the_search_and_costs_no_trial(
     assert [state for _, state, _ in tried(out)] == ["COMPLETE"] * 3
 
 
+@pytest.mark.slow  # processes are tested with the executors
 def test_several_at_a_time_try_as_many(
     space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
