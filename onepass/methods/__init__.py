@@ -17,6 +17,7 @@ from onepass.methods.gss import GSS as GSS
 from onepass.methods.mir import MIR as MIR
 from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
 from onepass.methods.scr import SCR as SCR
+from onepass.methods.ssil import SSIL as SSIL
 
 if not TYPE_CHECKING:  # to type checkers all of these are public; at run time the modules are not
     __all__ = [name for name, value in globals().items() if isinstance(value, type)]
