@@ -67,6 +67,20 @@ def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
 
 
+def test_a_copy_gives_the_features_of_its_own_network_without_a_gradient():
+    learner = made(Remembering)
+    x, y = batch(0)
+    learner.learn(x, y)
+    learner.new_task()
+    then = learner.evaluator.features(x).detach()
+    for seed in range(4):
+        learner.learn(*batch(seed, (2, 3)))
+    features = learner.previous.features(x)
+    torch.testing.assert_close(features, then)
+    assert not features.requires_grad
+    assert not torch.allclose(learner.evaluator.features(x), then)
+
+
 def test_the_previous_network_is_that_of_the_boundary():
     learner = made(Remembering)
     for seed in range(4):

@@ -4,6 +4,7 @@ from onepass.memory.balanced import Balanced
 from onepass.memory.dealing import Dealing
 from onepass.memory.draw import distinct, nth_true
 from onepass.memory.filling import Filling
+from onepass.memory.held_out import HeldOut, Sifted
 from onepass.memory.mixed import MixedReservoir
 from onepass.memory.rebuilt import OfTask, Rebuilt
 from onepass.memory.reservoir import Reservoir
@@ -13,10 +14,12 @@ __all__ = [
     "Balanced",
     "Dealing",
     "Filling",
+    "HeldOut",
     "MixedReservoir",
     "OfTask",
     "Rebuilt",
     "Reservoir",
+    "Sifted",
     "Store",
     "distinct",
     "nth_true",

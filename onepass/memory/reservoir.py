@@ -28,14 +28,22 @@ class Reservoir(Store):
         one by one."""
         # each sample's number in the stream, from 1                              (b)
         k = self.offered + torch.arange(1, len(y) + 1, device=y.device)
-        uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=torch.float64)
+        self.write(self._slots(k), x, y, **fields)
+        self._have_offered(len(y))
+
+    def _slots(self, k: Tensor, part: Tensor | None = None) -> Tensor:
+        """Where the samples with these numbers go; who is not let in, or takes no part, is written
+        to the scratch row, so that shapes stay."""
+        uniform = torch.rand(len(k), generator=self.rng, device=k.device, dtype=torch.float64)
         place = torch.where(k <= self.capacity, k - 1, (uniform * k).long())
+        if part is not None:
+            place = place.masked_fill(~part, self.capacity)
         # a later sample of this batch goes to the same place                     (b)
         overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
-        # who is not let in is written to the scratch row, so that shapes stay
-        slot = place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
-        self.write(slot, x, y, **fields)
-        self.offered += len(y)
+        return place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
+
+    def _have_offered(self, more: Tensor | int) -> None:
+        self.offered += more
         self.size.copy_(self.offered.clamp(max=self.capacity))
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:

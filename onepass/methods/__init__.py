@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from onepass.methods.agem import AGEM as AGEM
 from onepass.methods.aser import ASER as ASER
+from onepass.methods.bic import BiC as BiC
 from onepass.methods.derpp import DERPP as DERPP
 from onepass.methods.er import ER as ER
 from onepass.methods.er_ace import ERACE as ERACE
@@ -14,9 +15,11 @@ from onepass.methods.gdumb import GDumb as GDumb
 from onepass.methods.gsa import GSA as GSA
 from onepass.methods.gsa_released import GSAReleased as GSAReleased
 from onepass.methods.gss import GSS as GSS
+from onepass.methods.lucir import LUCIR as LUCIR
 from onepass.methods.mir import MIR as MIR
 from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
 from onepass.methods.scr import SCR as SCR
+from onepass.methods.ssil import SSIL as SSIL
 
 if not TYPE_CHECKING:  # to type checkers all of these are public; at run time the modules are not
     __all__ = [name for name, value in globals().items() if isinstance(value, type)]

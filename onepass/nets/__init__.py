@@ -4,7 +4,7 @@ with `@network` and one line here."""
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
 from onepass.nets.fast import Aside, at_once, compile_kernels, with_lowered_weights
-from onepass.nets.head import CosineHead, Head
+from onepass.nets.head import CosineHead, Head, ScaledCosineHead
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
@@ -27,6 +27,7 @@ __all__ = [
     "Network",
     "Precision",
     "ResNet18",
+    "ScaledCosineHead",
     "after_step",
     "at_once",
     "backbone",

@@ -36,10 +36,10 @@ class Classifier(nn.Module):
             features: Tensor = self.body(laid_out(x))
         return features
 
-    def on(self, top: nn.Module, features: Tensor) -> Tensor:
+    def on(self, top: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
         """What a module, the head or another, makes of features; in fp32."""
         with self._arithmetic(features):
-            made: Tensor = top(features)
+            made = top(features)
         return made.float()  # losses are computed in fp32, whatever the network's precision
 
     def _arithmetic(self, x: Tensor) -> torch.autocast:

@@ -88,10 +88,22 @@ class CosineHead(Head):
     def __init__(self, features: int, capacity: int, rng: torch.Generator, scale: float) -> None:
         super().__init__(features, capacity, rng)
         self.bias.requires_grad_(False)
-        self.scale = scale
+        self.scale: float | Tensor = scale
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.scale * F.linear(F.normalize(features), F.normalize(self.weight))
+        return self.scale * self.cosines(features)
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """(samples, capacity)."""
+        return F.linear(F.normalize(features), F.normalize(self.weight))
+
+
+class ScaledCosineHead(CosineHead):
+    """The scale is trained too."""
+
+    def __init__(self, features: int, capacity: int, rng: torch.Generator, scale: float) -> None:
+        super().__init__(features, capacity, rng, scale)
+        self.scale = nn.Parameter(torch.tensor(scale))
 
 
 def _birth(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,278 @@
+"""SS-IL: its two terms by plain loops, what its softmaxes do not compare, and its limits."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from naive_linear import recorded
+from presets import COMPARABLE, defaults, official
+from replaying import (
+    BOUNDARY,
+    as_batch,
+    as_images,
+    batches,
+    kept_logits,
+    learned,
+    on_every_forward,
+    parameters,
+    small,
+    with_batchnorm,
+)
+from torch import Tensor, nn
+
+from onepass import ER, Finetune
+from onepass.errors import CheckpointError, InputError
+from onepass.losses import distillation
+from onepass.methods.ssil import SSIL, task_distillation, within_groups
+from onepass.parts import Images, Output
+
+TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
+STREAMS = {
+    "tasks": TASKS,
+    "one class at a time": [[0] * 4, [0], BOUNDARY, [1] * 4, [1] * 3, BOUNDARY, [2] * 4, [2]],
+    "old classes come back": [[0, 1], [1, 2, 0], BOUNDARY, [3, 0, 1], [0, 0, 2], [4], [3, 4]],
+    "many classes": [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35]],
+}
+
+
+def ssil(kind: type = SSIL, **settings: object):
+    return small(kind, **settings)
+
+
+def log_softmax(logits: list[float], rows: list[int]) -> dict[int, float]:
+    top = max(logits[c] for c in rows)
+    total = top + math.log(sum(math.exp(logits[c] - top) for c in rows))
+    return {c: logits[c] - total for c in rows}
+
+
+# ---- the two parts of the distillation
+
+
+def test_a_softmax_within_groups_is_one_for_each_group():
+    logits = 5 * torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    got = within_groups(logits, torch.tensor([0, 1, 0, 1, 1, 5]))
+    for rows in ([0, 2], [1, 3, 4], [5]):
+        torch.testing.assert_close(got[:, rows], logits[:, rows].log_softmax(dim=1))
+
+
+def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
+    """Its exponentials vanish next to those of the other group."""
+    logits = torch.tensor([[1e4, 1e4, -1e4, -1e4]], requires_grad=True)
+    got = within_groups(logits, torch.tensor([0, 0, 2, 2]))
+    torch.testing.assert_close(got.detach(), torch.full((1, 4), -math.log(2)))
+    got.sum().backward()
+    assert bool(torch.isfinite(logits.grad).all())
+
+
+def test_the_gradient_within_groups_agrees_with_finite_differences():
+    logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    group = torch.tensor([0, 1, 0, 1, 4])
+    assert torch.autograd.gradcheck(lambda o: within_groups(o, group), logits.requires_grad_())
+
+
+def test_with_one_group_it_is_the_plain_distillation():
+    source = torch.Generator().manual_seed(3)
+    logits, taught = torch.randn(2, 5, 4, generator=source)
+    out = Output(logits, torch.zeros(5, dtype=int), torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
+    among = torch.tensor([True, True, True, False])
+    got = task_distillation(out, taught, torch.tensor([0, 0, 0, 3]), 2.0)
+    torch.testing.assert_close(got, distillation(out, taught, among, 2.0))
+
+
+# ---- whole steps
+
+
+def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]]):
+    """Both terms by plain loops; `tasks` are the rows of each so far, the running one last."""
+    new, old = tasks[-1], set().union(*tasks[:-1])
+    of_new, of_old, divergence = [], [], []
+    t = learner.temperature
+    for (logits, y, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+        if not weight:
+            continue
+        rivals, losses = (new, of_new) if y in new else (old, of_old)
+        losses.append(-log_softmax(logits, sorted(rivals))[y])
+        divergence.append(0.0)
+        for rows in filter(None, tasks[:-1]):
+            p = log_softmax([o / t for o in theirs], sorted(rows))
+            q = log_softmax([o / t for o in logits], sorted(rows))
+            divergence[-1] += t**2 * sum(math.exp(p[c]) * (p[c] - q[c]) for c in rows)
+    if learner.loss == "mean":
+        apart = sum(of_new + of_old) / len(of_new + of_old)
+    else:
+        apart = sum(sum(one) / len(one) for one in (of_new, of_old) if one)
+    return {"apart": apart, "tasks": sum(divergence) / len(divergence)}
+
+
+def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
+    tasks, shown, found = [set()], [], []
+    for item in items:
+        if item == BOUNDARY:
+            learner.new_task()
+            tasks.append(set())
+            continue
+        if not shown:
+            learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
+            hook = lambda module, given, out: shown.append(given[0].detach())  # noqa: E731
+            learner.model.body.register_forward_hook(hook)
+        step = learner.learn(*item)
+        known = set().union(*tasks)
+        tasks[-1] |= {learner.book.row_of[label] for label in item[1].tolist()} - known
+        expected = naive_terms(learner, step.outputs[0], learner.previous(shown[-1]), tasks)
+        found.append({name: term.item() for name, term in step.terms.items()})
+        assert found[-1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        loss = expected["apart"] + learner.strength * expected["tasks"]
+        assert step.loss.item() == pytest.approx(loss, rel=1e-4, abs=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"memory": 0}, {"loss": "sum"}, {"temperature": 5.0, "strength": 3.0}, {"head": "frozen"}],
+    ids=str,
+)
+def test_terms_and_loss_agree_with_plain_loops(name, settings):
+    found = check_terms(ssil(**settings), batches(STREAMS[name]))
+    if name == "tasks" and not settings:
+        assert found[-1]["tasks"] > 1e-3
+
+
+def test_mirror_images_are_samples_like_any_other():
+    check_terms(ssil(net=nn.Flatten(), mirror=True), as_images(batches(TASKS)))
+
+
+def test_only_samples_of_old_tasks_are_replayed():
+    learner, replayed = ssil(), []
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            learner.new_task()
+            continue
+        out = learner.learn(*item).outputs[0]
+        drawn = slice(len(item[1]), None)
+        rows = out.y[drawn][out.weight[drawn] > 0]
+        assert not bool(learner.new[rows].any())
+        replayed.append(len(rows))
+    assert replayed == [0, 0, 8, 8, 8, 12, 12]
+
+
+def test_shifts_of_all_new_and_of_all_old_logits_change_nothing_and_of_a_task_no_distillation():
+    terms = []
+    for rows in ([], [5, 6], [0, 1, 2, 3, 4], [3, 4]):
+        learner = learned(ssil(memory=100), batches(TASKS))
+        with torch.no_grad():
+            learner.model.head.bias[rows] += 7
+        (item,) = batches([[5, 6, 6]], seed=8)
+        step = learner.learn(*item)
+        terms.append([step.terms["apart"].item(), step.terms["tasks"].item()])
+    apart, tasks = zip(*terms, strict=True)
+    assert apart[:3] == pytest.approx(apart[:1] * 3, rel=1e-4)
+    assert tasks == pytest.approx(tasks[:1] * 4, rel=1e-4)
+    assert apart[3] > apart[0] + 1
+
+
+def test_no_stream_sample_of_a_new_class_reaches_an_old_row_without_distillation():
+    learner = learned(ssil(strength=0.0), batches(TASKS))
+    with kept_logits() as kept:
+        (item,) = batches([[5, 6, 6]], seed=8)
+        learner.learn(*item)
+    (logits,) = kept
+    touched = logits.grad[:3].abs().sum(dim=0).nonzero().flatten().tolist()
+    assert touched == [5, 6]
+    replayed = logits.grad[3:].abs().sum(dim=0).nonzero().flatten().tolist()
+    assert replayed == [0, 1, 2, 3, 4]
+
+
+def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_same():
+    learner, sizes = ssil(net=with_batchnorm()), []
+    learner.prepare((6,), torch.float32)
+    on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
+    asked = recorded(learner.previous.model, "features")
+    learned(learner, batches([[0, 1, 2], BOUNDARY, [3, 4]]))
+    assert sizes == [len(views) for views, _ in asked] == [15, 14]
+
+
+# ---- limits
+
+
+def test_in_the_first_task_it_is_finetuning():
+    first = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
+    ours = parameters(ssil(net="mlp", lr=0.1), first)
+    finetuned = parameters(ssil(Finetune, net="mlp", lr=0.1), first)
+    torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
+    assert float((ours - parameters(ssil(ER, net="mlp", lr=0.1), first)).abs().max()) > 1e-3
+
+
+def test_a_network_that_stays_is_distilled_from_itself():
+    still, moving = ssil(lr=1e-30), ssil()
+    for learner in (still, moving):
+        learned(learner, batches(TASKS))
+    (item,) = batches([[5, 6, 6]], seed=8)
+    assert still.learn(*item).terms["tasks"].item() < 1e-6
+    assert moving.learn(*item).terms["tasks"].item() > 1e-3
+
+
+def test_distillation_holds_what_the_previous_network_said_within_a_task():
+    """Its logits of old classes, up to a constant for each task, on samples of new ones."""
+
+    def moved(strength: float) -> float:
+        items = list(batches([[0, 1] * 2] * 10 + [BOUNDARY] + [[2, 3] * 2] * 30))
+        learner = learned(ssil(memory=0, net="mlp", lr=0.1, strength=strength), items)
+        views = torch.cat([x for x, _ in items[11:]])
+        now, then = (
+            net(views)[:, :2].softmax(dim=1) for net in (learner.evaluator, learner.previous)
+        )
+        return float(F.mse_loss(now, then).detach())
+
+    assert moved(1.0) < 0.3 * moved(0.0)
+
+
+# ---- tasks
+
+
+def test_classes_that_come_late_join_the_running_task_and_boundaries_without_any_count_none():
+    learner = learned(ssil(), batches([[0, 1], [2], BOUNDARY, [0], BOUNDARY, [4], [5, 3, 4]]))
+    assert learner.tasks.first[:6].tolist() == [0, 0, 0, 3, 3, 3]
+
+
+def test_a_saved_state_with_a_task_that_is_no_row_is_refused():
+    learner = learned(ssil(), batches([[0, 1], [2]]))
+    state = learner.state_dict()
+    state["parts"]["tasks"]["first"][0] = 3
+    with pytest.raises(CheckpointError, match=r"tasks.first holds row 3"):
+        ssil().load_state_dict(state)
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"strength": -0.1}, {"temperature": 0.0}, {"loss": "median"}], ids=str
+)
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        SSIL(**wrong)
+
+
+def test_the_previous_network_is_in_cost_and_bytes():
+    assert SSIL(mirror=True).cost(10) == Images(trained=148, scored=148)
+    learner = learned(ssil(net="mlp"), batches([[0, 1]]))
+    assert learner.copy_bytes == 4 * sum(one.numel() for one in learner.model.parameters())
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = {**COMPARABLE, "replay": 64, "loss": "mean", "strength": 1.0, "temperature": 2.0}
+    assert defaults(SSIL, expected) == expected
+
+
+def test_the_official_preset_is_that_of_its_source():
+    assert official(SSIL) == {
+        "optimizer": "nesterov",
+        "lr": 0.1,
+        "weight_decay": 1e-4,
+        "replay": 3,
+        "loss": "mean",
+        "strength": 1.0,
+        "temperature": 2.0,
+    }
