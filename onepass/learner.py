@@ -61,7 +61,8 @@ class Learner(Steps, Training, ABC):
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
-        the image), `contrastive` (smaller crops, flips, colours and greys), or `none`.
+        the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
+        flips, colours and greys), or `none`.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std
@@ -431,6 +432,8 @@ class Learner(Steps, Training, ABC):
 
     def _begin_task(self) -> None:
         self.task_ended = False
+        if self.task == 1:  # a step may ask on the host whether this is still the first task
+            self.trainer.expect_another_step()
         self.trainer.new_task()
 
     def _predictor(self) -> Predictor:
