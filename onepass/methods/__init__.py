@@ -16,6 +16,7 @@ from onepass.methods.gsa_released import GSAReleased as GSAReleased
 from onepass.methods.gss import GSS as GSS
 from onepass.methods.mir import MIR as MIR
 from onepass.methods.ocm import OCM as OCM
+from onepass.methods.ocm_gsa import OCMGSA as OCMGSA
 from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
 from onepass.methods.scr import SCR as SCR
 
