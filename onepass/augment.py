@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AREA = (0.6, 1.0)
+FLIPPED_AREA = (0.3, 1.0)
 CONTRASTIVE_AREA = (0.2, 1.0)
 ASPECT = (3 / 4, 4 / 3)
 FLIP_PROBABILITY = 0.5
@@ -22,6 +23,7 @@ JITTER_PROBABILITY = 0.8
 JITTER = 0.4
 HUE_JITTER = 0.1
 GREY_PROBABILITY = 0.2
+FLIPPED_GREY_PROBABILITY = 0.25
 LUMA = (0.299, 0.587, 0.114)
 
 
@@ -124,8 +126,8 @@ def flip(window: Crop, chosen: Tensor) -> Crop:
     return Crop(torch.stack([torch.where(chosen, -width, width), height], dim=1), window.offset)
 
 
-def draw_greys(count: int, rng: torch.Generator) -> Tensor:
-    return _chance(count, GREY_PROBABILITY, rng)
+def draw_greys(count: int, rng: torch.Generator, probability: float = GREY_PROBABILITY) -> Tensor:
+    return _chance(count, probability, rng)
 
 
 def grey(images: Tensor, chosen: Tensor) -> Tensor:
@@ -143,6 +145,16 @@ def crop_grey(
     """The paper's augmentation, with the parameter values of its released code."""
     cropped = crop(images, draw_crops(len(images), rng), centres)
     return grey(cropped, draw_greys(len(images), rng))
+
+
+def crop_grey_flip(
+    images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
+) -> Tensor:
+    """The augmentation of OCM's released code for CIFAR and TinyImageNet."""
+    count = len(images)
+    window = flip(draw_crops(count, rng), draw_flips(count, rng))
+    cropped = crop(images, window, centres)
+    return grey(cropped, draw_greys(count, rng, FLIPPED_GREY_PROBABILITY))
 
 
 class Jitter(NamedTuple):

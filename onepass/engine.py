@@ -31,7 +31,7 @@ class Eager:
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         return step(x, y)
 
-    def reset(self) -> None:
+    def reset(self, *, other_step: bool = False) -> None:
         pass
 
 
@@ -49,9 +49,12 @@ class Graph:
         self.row = 0
         self.capture_seconds = 0.0
 
-    def reset(self) -> None:
-        """The tensors of the step have changed: capture anew."""
+    def reset(self, *, other_step: bool = False) -> None:
+        """The tensors of the step have changed: capture anew. Another step is run eagerly first,
+        as the one before was: what its kernels set up at their first call cannot be captured."""
         self.graph = None
+        if other_step:
+            self.row = 0
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         if self.graph is None or x.shape != self.x.shape:

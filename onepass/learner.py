@@ -61,7 +61,8 @@ class Learner(Steps, Training, ABC):
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
-        the image), `contrastive` (smaller crops, flips, colours and greys), or `none`.
+        the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
+        flips, colours and greys), or `none`.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std
@@ -87,6 +88,7 @@ class Learner(Steps, Training, ABC):
     quick: ClassVar[dict[str, Any]] = {}  # settings under which a test takes seconds
     forgets: ClassVar[bool] = False  # near fine-tuning by design, where classes do not come back
     capturable: ClassVar[bool] = True  # whether a step can be a CUDA graph
+    later_steps_differ: ClassVar[bool] = False  # then a step may ask if this is the first task
     trains_to_score: ClassVar[bool] = False  # then it is scored at the end only, unless asked
 
     steps: int = field(init=False, repr=False, default=0)
@@ -431,6 +433,8 @@ class Learner(Steps, Training, ABC):
 
     def _begin_task(self) -> None:
         self.task_ended = False
+        if self.later_steps_differ and self.task == 1:
+            self.trainer.expect_another_step()
         self.trainer.new_task()
 
     def _predictor(self) -> Predictor:

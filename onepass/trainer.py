@@ -206,6 +206,10 @@ class Trainer:
         may_ask = self._asked_again is not False and isinstance(self._engine, engine.Eager)
         return may_ask and not ours
 
+    def expect_another_step(self) -> None:
+        """The step may do other things from here on: a graph of the one before is of no use."""
+        self._engine.reset(other_step=True)
+
     def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Executes a step, eagerly or as a graph. One that fails before the network has moved
         leaves everything as it was."""

@@ -11,16 +11,19 @@ from torch import Tensor
 from onepass.augment import (
     AREA,
     CONTRASTIVE_AREA,
+    FLIPPED_AREA,
     DrawCrops,
     Reflected,
     WholePixels,
     contrastive,
     crop_grey,
+    crop_grey_flip,
     pixel_centres,
 )
 from onepass.errors import InputError
 
-Augment = Literal["crop-grey", "crop-grey-reflected", "contrastive", "none"]
+Augment = Literal["crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"]
+AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
 
 
 class Views:
@@ -91,6 +94,8 @@ class Views:
         drawn = self.rng, self.centres, self.draw_crops
         if self.augment == "contrastive":
             return self.normalise(contrastive(self.pixels(inputs), *drawn))
+        if self.augment == "crop-grey-flip":
+            return crop_grey_flip(inputs, *drawn)
         return crop_grey(inputs, *drawn)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -109,8 +114,7 @@ def _windows(augment: Augment, shape: tuple[int, ...], device: torch.device) -> 
         return None
     if augment == "crop-grey-reflected":
         return Reflected(AREA)
-    area = CONTRASTIVE_AREA if augment == "contrastive" else AREA
-    return WholePixels(shape[1], shape[2], area, device)
+    return WholePixels(shape[1], shape[2], AREAS.get(augment, AREA), device)
 
 
 def mean_over_views(values: Tensor, samples: int) -> Tensor:

@@ -288,6 +288,18 @@ def test_windows_may_be_asked_to_reach_past_the_image():
     assert torch.equal(made(batch), expected)
 
 
+def test_smaller_windows_may_be_flipped():
+    batch, source = images(200), generator(1)
+    window = whole_pixels(9, 7, (0.3, 1.0))(200, source)
+    flips, greys = torch.rand(200, generator=source) < 0.5, torch.rand(200, generator=source) < 0.25
+    plain = cropped(batch, window)
+    flipped = torch.where(flips.view(-1, 1, 1, 1), plain.flip(3), plain)
+    luma = kornia.color.rgb_to_grayscale(flipped)
+    expected = torch.where(greys.view(-1, 1, 1, 1), luma, flipped)
+    made = views(augment="crop-grey-flip", mirror=False)(batch)
+    assert torch.allclose(made, expected, atol=1e-5)
+
+
 def test_a_mirror_image_has_draws_of_its_own():
     symmetric = images(12) + images(12).flip(3)
     for plain, mirrored in zip(*views()(symmetric).chunk(2), strict=True):

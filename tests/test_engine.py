@@ -103,6 +103,14 @@ def test_after_a_reset_it_is_captured_at_once():
     assert engine.log == ["eager"] * WARM_UP + ["capture", "capture"]
 
 
+def test_another_step_is_run_eagerly_before_it_is_captured():
+    engine = OnHost()
+    run(engine, [10] * 8)
+    engine.reset(other_step=True)
+    run(engine, [10] * 8)
+    assert engine.log == (["eager"] * WARM_UP + ["capture"]) * 2
+
+
 def test_a_capture_that_fails_leaves_no_graph_of_another_size_behind(monkeypatch):
     engine = OnHost()
     run(engine, [10] * 8)

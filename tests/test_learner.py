@@ -12,6 +12,7 @@ from onepass import ER, Finetune, InputError, NotFittedError
 from onepass.copies import Previous
 from onepass.memory import Reservoir
 from onepass.parts import Images
+from onepass.trainer import Trainer
 
 
 @dataclass(kw_only=True, eq=False)
@@ -229,6 +230,21 @@ def test_a_task_is_finished_once_and_before_anything_of_the_next_one_begins(how,
         free = seen if head == "trained" or not task else []
         assert found == {"steps": 3 * task + 3, "seen": seen, "new": new, "free": free}
     assert len(learner.ended) == calls
+
+
+@pytest.mark.parametrize("how", ["new_task", "both", "inferred"])
+def test_a_step_may_be_another_one_after_the_first_task_only(how, monkeypatch):
+    """What is captured of the first task is of no use then; later boundaries keep what there is."""
+    told = []
+    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    monkeypatch.setattr(Finetune, "later_steps_differ", True)
+    learner = made(Finetune, gap=2)
+    tell(learner, how)
+    assert told == [3]
+    monkeypatch.undo()
+    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    tell(made(Finetune, gap=2), how)
+    assert told == [3], "nor is anything captured anew for other methods"
 
 
 def test_finishing_a_task_knows_the_task_and_the_classes_that_end():

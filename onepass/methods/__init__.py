@@ -17,6 +17,8 @@ from onepass.methods.gsa_released import GSAReleased as GSAReleased
 from onepass.methods.gss import GSS as GSS
 from onepass.methods.lucir import LUCIR as LUCIR
 from onepass.methods.mir import MIR as MIR
+from onepass.methods.ocm import OCM as OCM
+from onepass.methods.ocm_gsa import OCMGSA as OCMGSA
 from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
 from onepass.methods.scr import SCR as SCR
 from onepass.methods.ssil import SSIL as SSIL

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ from onepass.losses import (
     sample_cross_entropy_against,
 )
 from onepass.memory import MixedReservoir
-from onepass.parts import Images, Output, Preset, Step
+from onepass.parts import Images, Output, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import WithMemory
 
@@ -117,6 +117,14 @@ def after_the_first_task(mix: Output, old: Tensor) -> Output:
 def classes_in(batch: Output, new: Tensor) -> Tensor:
     """Which of the new classes a batch has, as a mask (C)."""
     return new & (one_hot(batch.y, len(new)) & (batch.weight > 0).unsqueeze(1)).any(dim=0)
+
+
+class Objective(NamedTuple):
+    """T1, T2 and T3 by name, the outputs that they are of, and those that feed the rates."""
+
+    terms: dict[str, Tensor]
+    outputs: tuple[Output, Output]
+    measured: tuple[Output, ...]
 
 
 @method(
@@ -207,8 +215,16 @@ class GSA(WithMemory):
         return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
+        terms, outputs, measured = self.objective(self.as_samples(x, y))
+        loss = terms["T1"] + terms["T2"] + terms["T3"]  # eq. (15)
+
+        self.keep(x, y)
+        self.descend(loss)
+        self.measure_after(measured)
+        return Step.of(loss, *outputs, **terms)
+
+    def objective(self, stream: Samples) -> Objective:
         new, old = self.new, self.old  # N and O                                       (C) (C)
-        stream = self.as_samples(x, y)  # X^new                                        (b)
         current, mix = self.store.mixed(stream, self.current)  # joins X^new; X^mix (current) (m)
         forward = self.forward if self.forwards == "joint" else self.forward_apart
         stream_out, mix_out = forward(stream.then(current), mix)  # (b + current, C) (m, C)
@@ -228,13 +244,12 @@ class GSA(WithMemory):
         arrived = new if self.new_classes == "task" else classes_in(stream_out, new)  # S(X^new)
         across = against_the_other_side(mix_out, old, new, log_v, arrived)
         t3 = mean(w * across, mix_out.weight)  # eq. (12)
-        loss = t1 + t2 + t3  # eq. (15)
+        return Objective({"T1": t1, "T2": t2, "T3": t3}, (stream_out, mix_out), measured)
 
-        self.keep(x, y)
-        self.descend(loss)
+    def measure_after(self, measured: tuple[Output, ...]) -> None:
+        """The rates by this step, where they are not to be used in it."""
         if self.update == "after":
             self.balance.update(measured, self.seen)
-        return Step.of(loss, stream_out, mix_out, T1=t1, T2=t2, T3=t3)
 
     def rates(self) -> tuple[Tensor, Tensor]:
         """w and log v, eq. (13), for every row of the head."""

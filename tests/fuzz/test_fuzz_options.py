@@ -30,7 +30,8 @@ WORDS = ("", " ", "none", "auto", "true", "False", "nan", "-inf", "er", "digits"
          "-", "--", "--json", "-o", "=", "a=b", ":", ",", "()", "(1,)", "(1,2)", "[", "{}", "'",
          "\\", "\x1b[2J", "\x1b]0;x\x07", "\r", "\n", "\t", "\u202e", "\udce9", "猫", "$x$", "%s",
          "[/b]", "{0}", "../..", "~", "x" * 300, "a\\d", "1if 1else 2", "exit()")  # fmt: skip
-METHODS = sorted({info.key for info in registry.methods()} - {"gdumb", "gss"})  # minutes for them
+COSTLY = {"gdumb", "gss", "ocm", "ocm-gsa"}  # minutes for them
+METHODS = sorted({info.key for info in registry.methods()} - COSTLY)
 SETTINGS = sorted({name for one in registry.methods() for name in one.learner.setting_names()})
 ENDLESS = {"epochs"}  # as many as one likes can be asked for, and are trained
 STREAMS = ("class-incremental", "long-tail", "blurry")

@@ -15,8 +15,8 @@ def coloured_stream():
 
 def small(key, **settings):
     kind = registry.get(key).learner
-    chosen = {"memory": 12, **settings} if "memory" in kind.setting_names() else settings
-    return kind.configured(device="cpu", seed=3, **chosen)
+    memory = {"memory": 12} if "memory" in kind.setting_names() else {}
+    return kind.configured(device="cpu", seed=3, **{**kind.quick, **memory, **settings})
 
 
 def live(learner, stream, first=0, past=None):

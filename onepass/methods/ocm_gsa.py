@@ -1,0 +1,73 @@
+"""OCM with the objective of GSA in the place of its cross-entropy.
+
+Paper: Guo, Liu, Zhao, "Dealing with Cross-Task Class Discrimination in Online Continual Learning",
+CVPR 2023, which reports that GSA improves OCM and does not say how the two were joined. With the
+terms of `ocm` and of `gsa`:
+
+    first task    L = T1 + T2 + T3 + L_n(X^new)
+    later         L = T1 + T2 + T3 + L_n(X^new) + L_u(X^buf) + L_p(X^buf)
+                      + strength E_{X^buf} E_{c in K} (o_c - o'_c)^2
+
+Decisions, all ours: every coefficient is 1, as both papers have them; terms that the released GSA
+script has commented out (2 and 1 times a contrast) point to a sum like this one. X^buf is OCM's own
+draw and X^mix is GSA's, from one memory. The squared error keeps the forward of X^buf that it
+shares with the cross-entropy in OCM, so that this is OCM without its cross-entropy plus GSA to the
+letter: the 64 images of that forward are 1/40 of a step. All views have the learner's augmentation;
+the authors may have had OCM's for its contrasts and GSA's for the rest.
+Departures: those of `ocm` and of `gsa`.
+Cost: that of both, 32 (batch + replay) + replay and batch + current + mix images, forward and
+backward, and 17 replay forward through the previous network. Kept: raw sample and label, and the
+previous network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from onepass.memory import MixedReservoir
+from onepass.methods.gsa import GSA
+from onepass.methods.ocm import OCM
+from onepass.parts import Images, Preset, Step
+from onepass.registry import method
+
+
+@method(
+    "ocm-gsa",
+    paper="Guo et al., Dealing with Cross-Task Class Discrimination: GSA joined to OCM",
+    year=2023,
+    boundaries="uses",
+)
+@dataclass(kw_only=True, eq=False)
+class OCMGSA(OCM, GSA):
+    """OCM and GSA together; their settings are explained there.
+
+    >>> import onepass
+    >>> data = onepass.load("digits")
+    >>> learner = onepass.OCMGSA(memory=100, rotations=2, mean=data.mean, std=data.std)
+    >>> *_, last = onepass.evaluate(learner, onepass.ClassIncremental(data, tasks=5))
+    >>> last.accuracy > 70
+    True
+    """
+
+    store: MixedReservoir = field(init=False, repr=False)
+    presets: ClassVar[dict[str, Preset]] = {}
+    exempt: ClassVar[dict[str, str]] = {}
+
+    def cost(self, batch: int) -> Images:
+        return OCM.cost(self, batch) + GSA.cost(self, batch)
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = self.as_samples(x, y)  # X^new                                      (b)
+        terms, outputs, measured = self.objective(stream)  # T1, T2, T3 of GSA
+        information, _ = self.information(stream)  # L_n, L_u, L_p and the squared error of OCM
+        terms = {**terms, **information}
+        loss = torch.stack(list(terms.values())).sum()
+
+        self.keep(x, y)
+        self.descend(loss)
+        self.measure_after(measured)
+        return Step.of(loss, *outputs, **terms)
