@@ -34,6 +34,11 @@ class Copy(Part):
         logits: Tensor = self.model(views)
         return logits
 
+    @torch.no_grad()
+    def features(self, views: Tensor) -> Tensor:
+        """What its backbone makes of views, (n, features), without a gradient, in fp32."""
+        return self.model.features(views).float()
+
     @property
     def bytes(self) -> int:
         """Of its weights and statistics."""

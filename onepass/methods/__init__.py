@@ -14,6 +14,7 @@ from onepass.methods.gdumb import GDumb as GDumb
 from onepass.methods.gsa import GSA as GSA
 from onepass.methods.gsa_released import GSAReleased as GSAReleased
 from onepass.methods.gss import GSS as GSS
+from onepass.methods.il2a import IL2A as IL2A
 from onepass.methods.mir import MIR as MIR
 from onepass.methods.rainbow_rt import RainbowRT as RainbowRT
 from onepass.methods.scr import SCR as SCR
