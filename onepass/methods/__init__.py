@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from onepass.methods.agem import AGEM as AGEM
 from onepass.methods.aser import ASER as ASER
 from onepass.methods.ccil import CCIL as CCIL
+from onepass.methods.co2l import Co2L as Co2L
 from onepass.methods.derpp import DERPP as DERPP
 from onepass.methods.er import ER as ER
 from onepass.methods.er_ace import ERACE as ERACE

@@ -18,12 +18,12 @@ Decisions: how the GSA authors made the method online is not known, so this is o
 - The exemplars of new classes are chosen before a task is trained, from all of its data; here the
   memory is kept balanced as samples arrive, greedily (`memory.Balanced`, GDumb's). So X^ex begins
   with the first stored sample, not with the second task; in one task of linear logits this is ER.
-- Dividing by |K| is the authors' code, whose mean runs over samples and classes. With tasks
-  of one size, f / |K| falls while f rises.
+- Dividing by |K| is the authors' code, whose mean runs over samples and classes. With tasks of one
+  size, f / |K| falls while f rises.
 - `distillation` is 1, not the authors' 5, and `later_rate`, which the learning rate is multiplied
-  by after the first task, is 1, not their 0.1: |K| is 50 and more with them and can be 2 here, and one
-  pass has no time for a low rate. Held-out tenth of digits, M=100, seeds 0 to 2: `distillation` 5
-  gives 86.9, 2 gives 88.8, 1 gives 89.8, 0 gives 90.3; with 1, `later_rate` 0.3 gives 89.3, 0.1
+  by after the first task, is 1, not their 0.1: |K| is 50 and more with them and can be 2 here, and
+  one pass has no time for a low rate. Held-out tenth of digits, M=100, seeds 0 to 2: `distillation`
+  5 gives 86.9, 2 gives 88.8, 1 gives 89.8, 0 gives 90.3; with 1, `later_rate` 0.3 gives 89.3, 0.1
   gives 80.0.
 - A stream sample of an old class is left to the memory: it has no part in the first term.
 - Forwards of stream and exemplars are separate, as in the authors' code.
