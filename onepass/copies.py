@@ -36,7 +36,7 @@ class Copy(Part):
 
     @torch.no_grad()
     def features(self, views: Tensor) -> Tensor:
-        """(n, features), without a gradient, in fp32."""
+        """What its backbone makes of views, (n, features), without a gradient, in fp32."""
         return self.model.features(views).float()
 
     @property

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from onepass.methods.agem import AGEM as AGEM
 from onepass.methods.aser import ASER as ASER
 from onepass.methods.bic import BiC as BiC
+from onepass.methods.ccil import CCIL as CCIL
+from onepass.methods.co2l import Co2L as Co2L
 from onepass.methods.derpp import DERPP as DERPP
 from onepass.methods.er import ER as ER
 from onepass.methods.er_ace import ERACE as ERACE
@@ -15,6 +17,7 @@ from onepass.methods.gdumb import GDumb as GDumb
 from onepass.methods.gsa import GSA as GSA
 from onepass.methods.gsa_released import GSAReleased as GSAReleased
 from onepass.methods.gss import GSS as GSS
+from onepass.methods.il2a import IL2A as IL2A
 from onepass.methods.lucir import LUCIR as LUCIR
 from onepass.methods.mir import MIR as MIR
 from onepass.methods.ocm import OCM as OCM

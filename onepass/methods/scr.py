@@ -51,12 +51,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onepass.losses import supervised_contrastive
-from onepass.nets import ByFeatures, NearestMean, build
+from onepass.nets import ByFeatures, NearestMean, projection
 from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
-PROJECTED = 128
 VIEWS = 2
 REVIEW_DIVISOR = 10
 
@@ -121,11 +120,7 @@ class SCR(Replay):
         self.require("temperature", self.temperature > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        def projection() -> nn.Module:
-            hidden = nn.Linear(features, features)
-            return nn.Sequential(hidden, nn.ReLU(), nn.Linear(features, PROJECTED))
-
-        return {"projection": build(projection, rng)}
+        return {"projection": projection(features, rng)}
 
     def cost(self, batch: int) -> Images:
         return Images(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
@@ -147,8 +142,8 @@ class SCR(Replay):
         first = plain if self.first_view == "plain" else self.views.augmented(plain)
         second = self.views.augmented(plain)
         model = self.model
-        projection = model.get_submodule("projection")
-        z = torch.cat([model.on(projection, model.features(view)) for view in (first, second)])
+        g = model.get_submodule("projection")
+        z = torch.cat([model.on(g, model.features(view)) for view in (first, second)])
         views = VIEWS * self.views_per_sample  # of each sample, so that z is (views n, 128)
         y, weight = (part.repeat(views) for part in (samples.y, samples.weight))
         return supervised_contrastive(F.normalize(z), y, weight, self.temperature)

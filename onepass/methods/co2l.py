@@ -1,0 +1,239 @@
+"""Co2L, contrastive continual learning: new classes are pulled apart from all others, the relations
+between samples stay as the previous network saw them, and a linear classifier is fitted to the
+features of the memory when scores are asked for.
+
+Paper: Cha, Lee, Shin, "Co2L: Contrastive Continual Learning", ICCV 2021. With h the backbone's
+features, g a two-layer projection to 128 numbers, X the stream batch and a draw from the memory, I
+two augmented views of X, and z_i = g(h(x_i)) / |g(h(x_i))|:
+
+Asymmetric supervised contrast: only views of new classes N are anchors, all are compared with. P(i)
+are the other views of i's class, and the mean is over all views:
+
+    L_asym = (t / 0.07) 1/|I| sum_{i in I, y_i in N} -1/|P(i)| sum_{p in P(i)}
+             log [e^{z_i z_p / t} / sum_{a != i} e^{z_i z_a / t}]
+
+Instance-wise relation distillation, with z' the previous network's, from the second task on:
+
+    r_ij(z, k) = e^{z_i z_j / k} / sum_{a != i} e^{z_i z_a / k}
+    L_ird = E_{i in I} sum_{j != i} -r_ij(z', k') log r_ij(z, k)        (k' = 0.01, k = 0.2)
+
+    L = L_asym + distillation L_ird
+
+A sample is predicted by a linear classifier of u = h / |h|, fitted to the memory:
+
+    min_{W, b} E_{c seen} E_{x in memory, y = c} -log softmax_{seen}(W u(x) + b)_c
+
+Decisions: how the GSA authors made the method online is not known, so this is ours.
+
+- The classifier is fitted anew for every state that is scored, so that there are predictions at any
+  time. The authors fit it once, at the end, to the memory and all data of the last task, which are
+  gone here. The features are made once, without augmentation; the fit is 400 steps of gradient
+  descent on all of them, from zero, with the authors' rate of 1 and momentum (theirs are 100 epochs
+  of batches of 256, at a rate that falls). Nothing in it is random. Classes weigh the same, as in
+  the authors' sampling. Features of unit length, where theirs are as they come, keep that rate
+  stable for any network.
+- Replay begins with the first stored sample and includes current classes, which are anchors as
+  those of the stream are. The memory is a reservoir, theirs is balanced at every boundary.
+- One joint forward of both views of stream and replay, as in the authors' code. Mirror images,
+  where they are asked for, are further views.
+- The head's linear rows take no part: they never train, `head` changes nothing, and the gradient
+  probe, which needs logits, has nothing to see.
+
+Departures: one pass; the authors train 500 epochs of the first and 100 of each other task, with
+batches of 512 and a cosine schedule. `augment="contrastive"` is their augmentation but for its
+order of colours. `optimizer="nesterov"` of the official preset has their momentum, which is not
+Nesterov's.
+Cost: 2 (batch + replay) images, forward and backward, and once more forward through the previous
+network; before scores one forward of the memory. Kept: raw sample and label; the previous network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from onepass.copies import Previous
+from onepass.losses import mean, one_hot, supervised_contrastive
+from onepass.nets import ByFeatures, Classifier, projection
+from onepass.optimise import MOMENTUM
+from onepass.parts import Images, Preset, Step
+from onepass.registry import method
+from onepass.replay import Replay
+
+VIEWS = 2
+BASE_TEMPERATURE = 0.07
+FIT_STEPS = 400
+
+
+def relation_distillation(
+    z: Tensor, previous: Tensor, weight: Tensor, temperature: float, previous_temperature: float
+) -> Tensor:
+    """L_ird: the mean over i of the cross-entropy of r_i(z, k) under r_i(previous, k').
+
+    `z` and `previous` have unit rows. Samples of weight 0 are neither i nor j; two
+    or more have some.
+
+    >>> same = torch.ones(4, 1)
+    >>> float(relation_distillation(same, same, torch.ones(4), 0.2, 0.01).exp())  # even among 3
+    3.0
+    """
+    others = (weight > 0) & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    now = (z @ z.T / temperature).masked_fill(~others, -torch.inf).log_softmax(dim=1)
+    then = previous @ previous.T / previous_temperature
+    then = then.masked_fill(~others, -torch.inf).softmax(dim=1)  # (n, n)
+    each = -(then * now.masked_fill(~others, 0)).sum(dim=1)
+    return mean(each, weight)
+
+
+class FittedLinear(nn.Module):
+    """A linear classifier of unit features, fitted to samples whose classes weigh the same.
+
+    Parameters
+    ----------
+    seen
+        Which classes there are, a mask (C): the softmax runs over these.
+
+    >>> features, y = torch.tensor([[3.0, 0.0], [0.0, 1.0], [0.1, 1.0]]), torch.tensor([0, 1, 1])
+    >>> classify = FittedLinear(features, y, seen=torch.tensor([True, True, False]))
+    >>> classify(features)[:, :2].argmax(dim=1)
+    tensor([0, 1, 1])
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, features: Tensor, y: Tensor, seen: Tensor) -> None:
+        super().__init__()
+        own = one_hot(y, len(seen)).to(features.dtype)  # (n, C)
+        share = 1 / own.sum(dim=0).index_select(0, y)  # of its class
+        share = share / share.sum()
+        inputs = F.pad(F.normalize(features), (0, 1), value=1.0)  # the last weight is the bias
+        rows = torch.zeros(len(seen), inputs.shape[1], device=features.device)
+        speed = torch.zeros_like(rows)
+        for _ in range(FIT_STEPS):
+            logits = (inputs @ rows.T).masked_fill(~seen, -torch.inf)
+            error = (logits.softmax(dim=1) - own) * share.unsqueeze(1)  # the loss by the logits
+            speed = MOMENTUM * speed + error.T @ inputs
+            rows = rows - speed  # at a rate of 1
+        self.register_buffer("weight", rows[:, :-1])
+        self.register_buffer("bias", rows[:, -1])
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(F.normalize(features), self.weight, self.bias)
+
+
+@method(
+    "co2l",
+    paper="Cha et al., Co2L: Contrastive Continual Learning",
+    year=2021,
+    boundaries="uses",
+)
+@dataclass(kw_only=True, eq=False)
+class Co2L(Replay):
+    """Contrastive continual learning.
+
+    Parameters
+    ----------
+    memory
+        How many samples are kept.
+    replay
+        How many of them are trained with each stream batch.
+    temperature
+        What similarities are divided by in the contrastive term.
+    distillation
+        How much the previous network's relations count.
+    relation_temperature, previous_temperature
+        What similarities are divided by in relations: the network's, and the previous network's.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> *_, last = onepass.evaluate(onepass.Co2L(memory=100, seed=0), stream)
+    >>> last.accuracy > 85
+    True
+    """
+
+    temperature: float = 0.5
+    distillation: float = 1.0
+    relation_temperature: float = 0.2
+    previous_temperature: float = 0.01
+
+    previous: Previous = field(init=False, repr=False)
+    least_memory: ClassVar[int] = 1
+    presets: ClassVar[dict[str, Preset]] = {
+        "official": Preset(
+            {
+                "optimizer": "nesterov",
+                "lr": 0.5,
+                "weight_decay": 1e-4,
+                "temperature": 0.5,
+                "distillation": 1.0,
+                "relation_temperature": 0.2,
+                "previous_temperature": 0.01,
+                "augment": "contrastive",
+            },
+            "chaht01/Co2L 3af7064: run.sh (rate, temperatures) and options of main.py (momentum "
+            "0.9, decay, weight of the distillation, augmentation), for CIFAR10",
+        )
+    }
+    exempt: ClassVar[dict[str, str]] = {
+        "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
+        "a_frozen_head_stays": "the head's rows never train, in the first task either",
+    }
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("distillation", self.distillation >= 0, "zero or more")
+        for name in ("temperature", "relation_temperature", "previous_temperature"):
+            self.require(name, getattr(self, name) > 0, "positive")
+
+    def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
+        return {"projection": projection(features, rng)}
+
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        super().build(shape, dtype)
+        self.previous = Previous(self.trainer)  # taken anew at every boundary
+
+    def cost(self, batch: int) -> Images:
+        images = VIEWS * (batch + self.replay) * self.views_per_sample
+        return Images(trained=images, scored=images)
+
+    def step(self, x: Tensor, y: Tensor) -> Step:
+        stream = self.as_samples(x, y)  # (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # (r)
+        samples = stream.then(replay)  # X, n = b + r samples
+        views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # I
+        times = VIEWS * self.views_per_sample  # views of each sample
+        rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
+        z = embedded(self.model, views)  # (times n, 128)
+        with torch.no_grad():
+            held = embedded(self.previous.model, views)  # z'
+
+        anchors = self.new.index_select(0, rows).to(weight.dtype)
+        share = (weight * anchors).sum() / weight.sum()  # of anchors among all views
+        contrast = supervised_contrastive(z, rows, weight, self.temperature, anchors)
+        contrast = self.temperature / BASE_TEMPERATURE * share * contrast  # L_asym
+        temperatures = self.relation_temperature, self.previous_temperature
+        relations = relation_distillation(z, held, weight, *temperatures)  # L_ird
+        relations = relations * self.previous.known.any()  # none in the first task
+        loss = contrast + self.distillation * relations
+
+        self.keep(x, y)
+        self.descend(loss)
+        return Step.of(loss, contrast=contrast, relations=relations)
+
+    @torch.no_grad()
+    def scorer(self) -> nn.Module:
+        """A linear classifier of the features of the memory as it is."""
+        held = int(self.store.size)
+        features = self.features_of(self.store.x[:held])
+        self.spend("scores", Images(trained=0, scored=held))
+        return ByFeatures(self.evaluator, FittedLinear(features, self.store.y[:held], self.seen))
+
+
+def embedded(model: Classifier, views: Tensor) -> Tensor:
+    """z of views, (n, 128)."""
+    return F.normalize(model.on(model.get_submodule("projection"), model.features(views)))

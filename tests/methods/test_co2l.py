@@ -1,0 +1,268 @@
+"""Co2L: its two terms by plain loops and in closed form, its limits, and the classifier it fits."""
+
+import math
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.nn.functional as F
+from presets import COMPARABLE, defaults, official
+from replaying import BOUNDARY, Normed, as_images, batches, learned, on_every_forward, small
+from torch import Tensor, nn
+
+from onepass import SCR
+from onepass.errors import InputError
+from onepass.methods.co2l import Co2L, FittedLinear, relation_distillation
+from onepass.parts import Images
+
+TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
+
+
+def co2l(**settings: object) -> Co2L:
+    return small(Co2L, **{"lr": 0.02, "net": "mlp", **settings})
+
+
+def units(seed: int, samples: int = 7, numbers: int = 3) -> Tensor:
+    return F.normalize(torch.randn(samples, numbers, generator=torch.Generator().manual_seed(seed)))
+
+
+# ---- relations
+
+
+def naive_relations(z: Tensor, previous: Tensor, weight: Tensor, k: float, past: float) -> float:
+    """Plain loops over the samples that count."""
+    there = [i for i, w in enumerate(weight.tolist()) if w]
+
+    def relation(rows: Tensor, i: int, t: float) -> dict[int, float]:
+        likeness = {j: float(rows[i].double() @ rows[j].double()) / t for j in there if j != i}
+        most = max(likeness.values())
+        total = most + math.log(sum(math.exp(value - most) for value in likeness.values()))
+        return {j: value - total for j, value in likeness.items()}
+
+    each = []
+    for i in there:
+        now, then = relation(z, i, k), relation(previous, i, past)
+        each.append(-sum(math.exp(then[j]) * now[j] for j in now))
+    return sum(each) / len(each)
+
+
+def test_relations_agree_with_plain_loops_over_the_samples_that_count():
+    weight = torch.tensor([1.0, 1, 0, 1, 1, 0, 1])
+    got = relation_distillation(units(0), units(1), weight, 0.2, 0.05)
+    assert got.item() == pytest.approx(naive_relations(units(0), units(1), weight, 0.2, 0.05))
+
+
+def test_of_the_same_network_at_one_temperature_relations_are_entropies_and_at_rest():
+    free = units(2).double().requires_grad_()
+    z = F.normalize(free)
+    value = relation_distillation(z, z.detach(), torch.ones(7), 0.3, 0.3)
+    value.backward()
+    likeness = (z @ z.T / 0.3).detach().fill_diagonal_(-torch.inf)
+    entropy = torch.distributions.Categorical(logits=likeness).entropy().mean()
+    assert value.item() == pytest.approx(entropy.item())
+    assert float(free.grad.abs().max()) < 1e-9
+
+
+# ---- whole steps
+
+
+@contextmanager
+def projected(learner: Co2L):
+    """What the projections of the network and of the previous one give: two entries a step."""
+    found: list[Tensor] = []
+    handles = [
+        net.projection.register_forward_hook(lambda *given: found.append(given[2].detach()))
+        for net in (learner.model, learner.previous.model)
+    ]
+    yield found
+    for handle in handles:
+        handle.remove()
+
+
+def naive_contrast(z: Tensor, y: list[int], weight: list, anchors: set[int], t: float) -> float:
+    """Plain loops: anchors of some classes, a mean over all views that count."""
+    views = [(one, label) for one, label, w in zip(z.double(), y, weight, strict=True) if w]
+    total = 0.0
+    for i, (anchor, label) in enumerate(views):
+        if label in anchors:
+            others = [one for j, one in enumerate(views) if j != i]
+            likeness = [float(anchor @ one) / t for one, _ in others]
+            log_sum = torch.tensor(likeness).double().logsumexp(dim=0).item()
+            own = [v - log_sum for v, (_, c) in zip(likeness, others, strict=True) if c == label]
+            total -= sum(own) / len(own)
+    return t / 0.07 * total / len(views)
+
+
+@pytest.mark.parametrize(
+    ("settings", "images"),
+    [
+        ({}, False),
+        ({"temperature": 0.1, "distillation": 3.0, "relation_temperature": 0.5}, False),
+        ({"net": Normed()}, False),
+        ({"augment": "crop-grey", "mirror": True}, True),
+    ],
+    ids=["default", "settings", "normed", "images"],
+)
+def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
+    learner, first, stream = co2l(**settings), 0, batches(TASKS)
+    drawn = []
+    for item in as_images(stream) if images else stream:
+        if item == BOUNDARY:
+            first = len(learner.classes)
+            learner.new_task()
+            continue
+        if not learner.steps:
+            learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
+            draw = learner.store.draw
+            keep = lambda *a, draw=draw, **k: drawn.append(draw(*a, **k)) or drawn[-1]  # noqa: E731
+            monkeypatch.setattr(learner.store, "draw", keep)
+        with projected(learner) as found:
+            step = learner.learn(*item)
+        z, held = (F.normalize(one) for one in found)
+        times = 2 * learner.views_per_sample
+        rows = torch.tensor([learner.book.row_of[label] for label in item[1].tolist()])
+        y = torch.cat([rows, drawn[-1].y]).repeat(times)
+        weight = torch.cat([torch.ones(len(rows)), drawn[-1].weight]).repeat(times)
+        assert len(z) == len(y)
+        new = set(range(first, len(learner.classes)))
+        contrast = naive_contrast(z, y.tolist(), weight.tolist(), new, learner.temperature)
+        k = learner.relation_temperature
+        relations = naive_relations(z, held, weight, k, 0.01) if first else 0.0
+        got = {name: term.item() for name, term in step.terms.items()}
+        assert got == pytest.approx({"contrast": contrast, "relations": relations}, rel=2e-4)
+        loss = contrast + learner.distillation * relations
+        assert step.loss.item() == pytest.approx(loss, rel=2e-4)
+
+
+def test_in_the_first_task_it_is_scr_but_for_a_factor():
+    """t / 0.07 times its loss on the same samples: every sample is kept and drawn, and without
+    augmentation all views are alike."""
+    first, second = batches([[0, 1, 2, 1], [2, 0, 1]])
+    learner, other = co2l(temperature=0.2), small(SCR, net="mlp", temperature=0.2, lr=1e-9)
+    other.learn(*first)  # is kept, and not trained on
+    learner.prepare((6,), torch.float32)
+    learner.store.add(*first)
+    learner.trainer.add_rows(0, 3)
+    learner.book.enter([0, 1, 2])
+    learner.model.load_state_dict(other.model.state_dict())
+    got, expected = learner.learn(*second).loss, other.learn(*second).loss
+    torch.testing.assert_close(got, 0.2 / 0.07 * expected)
+
+
+@pytest.mark.parametrize("name", ["crop-grey", "contrastive"])
+def test_both_views_are_augmented(name):
+    learner, seen = co2l(net=nn.Flatten(), augment=name), []
+    images = torch.randint(256, (3, 3, 6, 6), generator=torch.Generator().manual_seed(0))
+    images = images.to(torch.uint8)
+    learner.learn(images, [0, 1, 0])
+    on_every_forward(learner, lambda *given: seen.append(given[1][0]))
+    learner.learn(images, [0, 1, 0])
+    (views,) = seen  # one joint forward
+    first, second = (half[:3] for half in views.chunk(2))
+    plain = images.float() / 255
+    assert not torch.allclose(first, plain, atol=1e-3)
+    assert not torch.allclose(second, plain, atol=1e-3)
+    assert not torch.allclose(first, second, atol=1e-3)
+
+
+def test_the_first_batch_is_learned_from_itself():
+    learner = co2l()
+    learner.prepare((6,), torch.float32)
+    before = learner.params_sha256()
+    step = learner.learn(*next(iter(batches([[0, 1, 0]]))))
+    assert step.loss.item() > 0 and learner.params_sha256() != before
+
+
+def test_the_head_never_moves_and_all_else_trains():
+    learner = co2l(optimizer="adam", weight_decay=0.1)
+    learner.prepare((6,), torch.float32)
+    born = [one.detach().clone() for one in learner.model.head.parameters()]
+    learned(learner, batches(TASKS))
+    assert all(map(torch.equal, born, learner.model.head.parameters()))
+    rest = [p for name, p in learner.model.named_parameters() if not name.startswith("head")]
+    assert len(rest) == 8 and all(bool(p.grad.any()) for p in rest)
+
+
+# ---- the classifier
+
+
+def test_the_fit_is_where_the_loss_of_the_balanced_classes_is_least():
+    """Close to what a solver finds, on samples that overlap so that there is a least."""
+    source = torch.Generator().manual_seed(0)
+    y = torch.tensor([0] * 60 + [1] * 12 + [2] * 24)
+    features = torch.randn(96, 3, generator=source) + 0.5 * F.one_hot(y, 3)
+    fitted = FittedLinear(features, y, torch.tensor([True] * 3 + [False]))
+
+    def loss(weight: Tensor, bias: Tensor) -> Tensor:
+        logits = F.linear(F.normalize(features), weight, bias)[:, :3]
+        each = F.cross_entropy(logits, y, reduction="none")
+        return torch.stack([each[y == c].mean() for c in range(3)]).mean()
+
+    weight, bias = torch.zeros(4, 3, requires_grad=True), torch.zeros(4, requires_grad=True)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        value = loss(weight, bias)
+        value.backward()
+        return value
+
+    solver.step(closure)
+    least = loss(weight, bias).item()
+    assert least < loss(torch.zeros(4, 3), torch.zeros(4)).item() - 0.05
+    assert loss(fitted.weight, fitted.bias).item() == pytest.approx(least, abs=1e-3)
+    assert not bool(fitted.weight[3].any())  # a class that was never seen takes no part
+
+
+def test_scores_do_not_change_with_the_scale_of_features():
+    features, y = units(6, samples=8), torch.arange(8) % 2
+    seen = torch.tensor([True, True])
+    plain, larger = (FittedLinear(scale * features, y, seen) for scale in (1.0, 1e4))
+    torch.testing.assert_close(plain(features), larger(7 * features), rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
+    learner = learned(co2l(net=Normed(), memory=6), batches(TASKS[:3]))
+    before, held = learner.state_sha256(), int(learner.store.size)
+    x = learner.store.x[:held]
+    norm = learner.model.body.norm
+    features = F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    expected = FittedLinear(features.detach(), learner.store.y[:held], learner.seen)(features)
+    torch.testing.assert_close(learner.scores(x), expected[:, :3].detach(), rtol=1e-3, atol=1e-4)
+    assert learner.state_sha256() == before
+    assert learner.spent == {"scores": Images(trained=0, scored=6)}
+
+
+# ---- settings
+
+
+def test_the_previous_network_is_shown_what_the_network_is():
+    assert co2l(replay=12).cost(10) == Images(trained=44, scored=44)
+
+
+def test_the_defaults_are_the_comparable_setting():
+    expected = COMPARABLE | {"replay": 64, "temperature": 0.5, "distillation": 1.0}
+    expected |= {"relation_temperature": 0.2, "previous_temperature": 0.01}
+    assert defaults(Co2L, expected) == expected
+
+
+def test_the_official_preset_has_the_values_of_the_authors_code():
+    temperatures = {"relation_temperature": 0.2, "previous_temperature": 0.01, "temperature": 0.5}
+    optimiser = {"optimizer": "nesterov", "lr": 0.5, "weight_decay": 1e-4}
+    others = {"distillation": 1.0, "augment": "contrastive"}
+    assert official(Co2L) == optimiser | temperatures | others
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"temperature": 0.0},
+        {"relation_temperature": 0.0},
+        {"previous_temperature": -1.0},
+        {"distillation": -0.1},
+        {"memory": 0},
+    ],
+)
+def test_bad_settings_are_refused_by_name(setting):
+    with pytest.raises(InputError, match=next(iter(setting))):
+        Co2L(**setting)
