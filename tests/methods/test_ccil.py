@@ -139,7 +139,7 @@ def test_the_defaults_are_the_comparable_setting():
     assert defaults(CCIL, expected) == expected
 
 
-def test_the_official_preset_has_the_values_of_the_authors_code():
+def test_the_official_preset_is_that_of_its_source():
     optimiser = {"optimizer": "nesterov", "lr": 0.1, "later_rate": 0.1, "weight_decay": 5e-4}
     assert official(CCIL) == optimiser | {"replay": 10, "distillation": 5.0, "temperature": 2.0}
 

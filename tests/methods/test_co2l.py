@@ -246,7 +246,7 @@ def test_the_defaults_are_the_comparable_setting():
     assert defaults(Co2L, expected) == expected
 
 
-def test_the_official_preset_has_the_values_of_the_authors_code():
+def test_the_official_preset_is_that_of_its_source():
     temperatures = {"relation_temperature": 0.2, "previous_temperature": 0.01, "temperature": 0.5}
     optimiser = {"optimizer": "nesterov", "lr": 0.5, "weight_decay": 1e-4}
     others = {"distillation": 1.0, "augment": "contrastive"}

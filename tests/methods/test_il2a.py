@@ -279,7 +279,7 @@ def test_the_defaults_are_the_comparable_setting():
     assert defaults(IL2A, expected) == expected
 
 
-def test_the_official_preset_has_the_values_of_the_authors_code():
+def test_the_official_preset_is_that_of_its_source():
     weights = {"temperature": 0.1, "semantic": 10.0, "distillation": 10.0, "pairs": 50 * 49 // 2}
     optimiser = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 2e-4}
     assert official(IL2A) == optimiser | weights
