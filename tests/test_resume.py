@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,15 @@ def takes(kind: type[Learner], **settings: object) -> bool:
     return True
 
 
-@pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
+def every_method() -> Iterator[Any]:
+    """A few will do for `make test`: there the contract stops and resumes every learner, and what
+    is stopped here is a run."""
+    for info in registry.methods():
+        marks = () if info.key in ("er", "gsa", "scr", "gdumb") else pytest.mark.slow
+        yield pytest.param(info, id=info.key, marks=marks)
+
+
+@pytest.mark.parametrize("info", list(every_method()))
 @pytest.mark.parametrize(
     "settings",
     [

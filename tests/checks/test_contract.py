@@ -5,12 +5,15 @@ import pytest
 from onepass import registry
 from onepass.checks import CHECKS, exemptions
 
+SLOW = ("gss",)  # with per-sample gradients each check takes several times as long
+
 
 def cases():
     for info in registry.methods():
         exempt = exemptions(info.learner)
         for name in CHECKS:
             marks = [pytest.mark.xfail(strict=True, reason=exempt[name])] if name in exempt else []
+            marks += [pytest.mark.slow] * (info.key in SLOW)
             yield pytest.param(info.learner, CHECKS[name], id=f"{info.key}-{name}", marks=marks)
 
 
