@@ -47,7 +47,9 @@ after the first task, that for MNIST a = 0.5 and strength 0. The protocol's augm
 default, `augment="crop-grey-flip"` is theirs. From the paper: it leaves out the window, the weights
 and the squared error, for which the code is followed.
 Cost: 32 (batch + replay) + replay images, forward and backward, and 17 replay forward through the
-previous network; in the first task 33 batch. Kept: raw sample and label, and the previous network.
+previous network; in the first task 33 batch. The similarities of the stream are a matrix of
+(32 batch)^2 numbers: batches of hundreds of images are not for this method.
+Kept: raw sample and label, and the previous network.
 """
 
 from __future__ import annotations
