@@ -58,7 +58,7 @@ from torch import Tensor, nn
 
 from onepass.copies import Previous
 from onepass.losses import mean, one_hot, supervised_contrastive
-from onepass.nets import ByFeatures, Classifier, projection
+from onepass.nets import ByFeatures, Classifier, projected, projection
 from onepass.optimise import MOMENTUM
 from onepass.parts import Images, Preset, Step
 from onepass.registry import method
@@ -236,4 +236,4 @@ class Co2L(Replay):
 
 def embedded(model: Classifier, views: Tensor) -> Tensor:
     """z of views, (n, 128)."""
-    return F.normalize(model.on(model.get_submodule("projection"), model.features(views)))
+    return projected(model, model.features(views))

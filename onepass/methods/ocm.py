@@ -63,12 +63,12 @@ from torch import Tensor, nn
 
 from onepass.copies import Previous
 from onepass.losses import cross_entropy, mean
-from onepass.nets import build
+from onepass.nets import build, projected
 from onepass.parts import Images, Output, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
-PROJECTED = 128
+PROJECTED = 128  # at most: a narrower network keeps its width
 VIEWS = 2
 MAPS = 16
 PER_CLASS = 7  # so many samples are replayed for each class seen, as long as there are few
@@ -295,7 +295,7 @@ class OCM(Replay):
         """Both views of R(X) of each batch, from one forward of all."""
         plain = torch.cat(turns)
         features = self.model.features(torch.cat([plain, self.views.augmented(plain)]))
-        z = F.normalize(self.model.on(self.model.get_submodule("projection"), features))
+        z = projected(self.model, features)
         f = F.normalize(features.float())
         sizes, (width, all_of_f) = [len(one) for one in turns], (z.shape[1], f.shape[1])
         starts = torch.randint(
@@ -326,5 +326,4 @@ class OCM(Replay):
         model = self.previous.model
         features = model.features(torch.cat([turns, views]))
         of_turns, of_views = torch.split(features, [len(turns), len(views)])
-        projected = model.on(model.get_submodule("projection"), of_turns)
-        return F.normalize(projected), model.on(model.head, of_views)
+        return projected(model, of_turns), model.on(model.head, of_views)

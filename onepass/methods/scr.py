@@ -47,11 +47,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onepass.losses import supervised_contrastive
-from onepass.nets import ByFeatures, NearestMean, projection
+from onepass.nets import ByFeatures, NearestMean, projected, projection
 from onepass.parts import Images, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import Replay
@@ -141,12 +140,10 @@ class SCR(Replay):
         plain = self.views.plain(samples.x)  # X, n = b + r samples
         first = plain if self.first_view == "plain" else self.views.augmented(plain)
         second = self.views.augmented(plain)
-        model = self.model
-        g = model.get_submodule("projection")
-        z = torch.cat([model.on(g, model.features(view)) for view in (first, second)])
+        z = torch.cat([projected(self.model, self.model.features(v)) for v in (first, second)])
         views = VIEWS * self.views_per_sample  # of each sample, so that z is (views n, 128)
         y, weight = (part.repeat(views) for part in (samples.y, samples.weight))
-        return supervised_contrastive(F.normalize(z), y, weight, self.temperature)
+        return supervised_contrastive(z, y, weight, self.temperature)
 
     def on_task_end(self) -> None:
         """The review: the memory in random order, each sample once."""

@@ -9,7 +9,7 @@ from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
 from onepass.nets.per_sample import Gradients, batch_gradients
-from onepass.nets.projection import projection
+from onepass.nets.projection import projected, projection
 from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
 from onepass.nets.twin import evaluating, refresh
@@ -42,6 +42,7 @@ __all__ = [
     "network",
     "of_free_rows",
     "preprocessing",
+    "projected",
     "projection",
     "refresh",
     "with_lowered_weights",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from onepass.nets.classifier import Classifier
 from onepass.nets.initialise import build
 
 PROJECTED = 128
@@ -18,3 +20,8 @@ def projection(features: int, rng: torch.Generator) -> nn.Module:
         return nn.Sequential(hidden, nn.ReLU(), nn.Linear(features, PROJECTED))
 
     return build(layers, rng)
+
+
+def projected(model: Classifier, features: Tensor) -> Tensor:
+    """z, unit rows (n, 128), by the module that a network has under the name `projection`."""
+    return F.normalize(model.on(model.get_submodule("projection"), features))

@@ -27,6 +27,17 @@ class Times(nn.Module):
         return self.factor * x
 
 
+class Trained(nn.Module):
+    """Features that are the flattened inputs, times a trained number."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x.flatten(1)
+
+
 class WithBatchNorm(nn.Module):
     """A net on which joint and separate forwards differ."""
 

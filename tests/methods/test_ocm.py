@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from presets import COMPARABLE, defaults, official
-from replaying import naive_cross_entropy
+from replaying import Trained, naive_cross_entropy
 from torch import Tensor, nn
 
 from onepass.errors import InputError
@@ -23,20 +23,9 @@ TAU = 0.07
 # ---- small streams and learners
 
 
-class Times(nn.Module):
-    """Features that are the flattened inputs, times a trained number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x.flatten(1)
-
-
 def ocm(**settings: object) -> OCM:
     small = {
-        "net": Times(),
+        "net": Trained(),
         "memory": 30,
         "replay": 6,
         "optimizer": "sgd",

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from presets import COMPARABLE, defaults, official
-from replaying import Normed, corners
+from replaying import Normed, Trained, corners
 from torch import Tensor, nn
 
 from onepass import BalanceProbe, augment, checks
@@ -20,20 +20,9 @@ from onepass.views import Augment
 # ---- small streams and learners
 
 
-class Times(nn.Module):
-    """Features that are the flattened inputs, times a trained number."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(factor))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x.flatten(1)
-
-
 def scr(**settings: object) -> SCR:
     defaults = {
-        "net": Times(),
+        "net": Trained(),
         "memory": 30,
         "replay": 12,
         "optimizer": "sgd",
@@ -378,7 +367,7 @@ def naive_predictions(learner: SCR, x: Tensor) -> list[int]:
     return [min(means, key=lambda c: float((q - means[c]).norm())) for q in queries]
 
 
-@pytest.mark.parametrize("net", [Times(), Normed(), "mlp"], ids=["times", "normed", "mlp"])
+@pytest.mark.parametrize("net", [Trained(), Normed(), "mlp"], ids=["times", "normed", "mlp"])
 def test_predictions_are_those_of_plain_loops_over_the_memory(net):
     learner = taught(scr(net=net), [3, 1, 3], [1, 1, 7, 0], [0, 7, 7, 3])
     x, _ = batch_of(list(range(8)) * 5, 30)
