@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass import checkpoint, files, inputs, saved
-from onepass.classbook import ClassBook
+from onepass.classbook import ClassBook, Texts
 from onepass.copies import Copy
 from onepass.errors import (
     CheckpointError,
@@ -29,7 +29,7 @@ from onepass.errors import (
 )
 from onepass.memory import Store
 from onepass.nets import Head
-from onepass.parts import Images, Preset, Step, parts_of
+from onepass.parts import Images, Label, Preset, Step, parts_of
 from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
@@ -94,6 +94,7 @@ class Learner(Steps, Training, ABC):
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
     task_ended: bool = field(init=False, repr=False, default=False)
+    names: dict[Label, str] = field(init=False, repr=False, default_factory=dict)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
     _last_loss: Tensor | None = field(init=False, repr=False, default=None)
@@ -135,17 +136,19 @@ class Learner(Steps, Training, ABC):
     # ---- the front door
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); whole labels.
+        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); labels are text or
+        whole numbers, of one kind for as long as the learner lives.
 
         A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
-        labels = inputs.as_labels(y, len(samples))
+        batch = inputs.as_labels(y, len(samples))
         with self._changing():
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            batch = labels.tolist()
             brings_new = self.book.has_unseen(batch)
+            if brings_new:
+                self.book.expect_kind_of(batch[0])
             with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
                 rows = self._admit(batch)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
@@ -175,8 +178,9 @@ class Learner(Steps, Training, ABC):
         with self._turns.look():
             return self._predictor().scores(x)
 
-    def predict(self, x: Any) -> Tensor:
-        """The label of the highest score, (n). Waits for a step that another thread is making."""
+    def predict(self, x: Any) -> Tensor | Texts:
+        """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's.
+        Waits for a step that another thread is making."""
         with self._turns.look():
             return self._predictor().predict(x)
 
@@ -186,9 +190,15 @@ class Learner(Steps, Training, ABC):
             return self._predictor().on_its_own()
 
     @property
-    def classes(self) -> list[int]:
+    def classes(self) -> list[Label]:
         """The labels seen so far, in order of arrival."""
         return list(self.book.labels)
+
+    @property
+    def class_names(self) -> list[str]:
+        """What each of `classes` is called: as in the dataset that a run learned it from, else by
+        its label."""
+        return [self.names.get(label, str(label)) for label in self.book.labels]
 
     @property
     def task(self) -> int:
@@ -376,7 +386,7 @@ class Learner(Steps, Training, ABC):
             self._trainer = None
             raise
 
-    def _admit(self, batch: list[int]) -> Tensor:
+    def _admit(self, batch: list[Label]) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
         if self.book.has_unseen(batch):
             known = len(self.book.labels)
