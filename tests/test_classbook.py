@@ -160,15 +160,13 @@ NAMES = {
 }
 
 
-def taught(names, **settings):
+def taught(names):
     """Three classes of vectors that lie far apart, by their names."""
-    one = onepass.ER(memory=12, replay=6, lr=0.01, augment="none", device="cpu", **settings)
+    one = onepass.ER(memory=12, replay=6, lr=0.01, device="cpu")
     centres = 4 * torch.eye(3, 5)
-    x = (centres + 0.1 * torch.randn(8, 3, 5, generator=torch.Generator().manual_seed(0))).flatten(
-        end_dim=1
-    )
-    for _ in range(15):
-        one.learn(x, names * 8)
+    for seed in range(40):
+        x, _ = vectors(names, seed)
+        one.learn(centres + 0.1 * x, names)
     return one, centres
 
 
@@ -213,6 +211,6 @@ def test_the_kind_of_labels_is_free_until_one_is_learned():
 def test_a_learner_of_names_is_not_evaluated_on_numbers():
     one = onepass.Finetune(device="cpu")
     one.learn(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), ["0", "1"])
-    stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    stream = onepass.ClassIncremental(onepass.load("synthetic", shape=(1, 8, 8)), tasks=5)
     with pytest.raises(onepass.InputError, match="labels are text"):
         next(onepass.evaluate(one, stream, prequential=True))

@@ -193,8 +193,10 @@ def test_there_is_one_label_for_each_sample(y):
 @pytest.mark.parametrize("make", [list, of_objects, pandas.Series])
 @pytest.mark.parametrize(
     "y",
-    [[0.0, 1.5], [np.nan, 1.0], [np.inf, 0.0], [None, 1], ["cat", None], [1j, 0], [True, False]]
-    + [["cat", 7], ["cat", np.nan], ["cat", True], [b"cat", b"dog"], [0, True], [0.5, "cat"]],
+    [
+        *([0.0, 1.5], [np.nan, 1.0], [np.inf, 0.0], [None, 1], ["cat", None], [1j, 0]),
+        *(["cat", 7], ["cat", np.nan], ["cat", True], [b"cat", b"dog"], [0, True], [0.5, "cat"]),
+    ],
     ids=str,
 )
 def test_what_is_neither_text_nor_a_whole_number_is_refused_in_a_line(make, y):
