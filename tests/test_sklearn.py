@@ -16,7 +16,7 @@ import onepass
 from onepass import InputError, UnknownNameError, registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
-FAST = ("er", "gsa", "derpp", "scr")
+FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "derpp": {"replay": 16}, "scr": {"replay": 16}}
 WORDS = ("owl", "cat", "bee")  # neither in alphabetical order nor in that of their numbers
 
 
@@ -40,7 +40,8 @@ def words(y):
 
 
 @parametrize_with_checks(
-    [classifier(method) for method in FAST], expected_failed_checks=lambda _: EXPECTED_TO_FAIL
+    [classifier(method, **settings) for method, settings in FAST.items()],
+    expected_failed_checks=lambda _: EXPECTED_TO_FAIL,
 )
 def test_scikit_learn_is_content(estimator, check):
     check(estimator)
