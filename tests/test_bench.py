@@ -241,12 +241,12 @@ def test_all_classes_are_known_half_of_them_old_and_the_memory_is_full(
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 10])
-@pytest.mark.parametrize("method", ["er", "derpp"], ids=["plain", "with fields"])
+@pytest.mark.parametrize("method", ["er", "derpp", "bic"], ids=["plain", "with fields", "two"])
 def test_the_memory_is_full_whatever_the_batch(method: str, batch: int) -> None:
     case = replace(TINY, method=method, batch=batch, memory=600)
     learner, batches = case.learner(), Batches(case)
     batches.introduce(learner)
-    assert int(learner.store.size) == 600
+    assert sum(int(store.size) for store in learner.stores.values()) == 600
     batches.learn(learner)
 
 
