@@ -10,7 +10,7 @@ import typer
 from onepass import bench as benchmarks
 from onepass import devices, record
 from onepass.bench import Case
-from onepass.cli.base import app, messages, printed, rich_table, whole
+from onepass.cli.base import Imports, app, messages, printed, rich_table, whole
 from onepass.cli.running import read_pairs
 from onepass.errors import InputError
 from onepass.job import Job
@@ -62,6 +62,7 @@ def bench(
     engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = Learner.engine,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = Job.threads,
+    imports: Imports = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
     ] = False,

@@ -14,7 +14,7 @@ import typer
 
 from onepass import devices, executors, registry, toml
 from onepass.cli.bars import Bars
-from onepass.cli.base import app, messages, one_of, printed, rich_table, say, whole
+from onepass.cli.base import Imports, app, messages, one_of, printed, rich_table, say, whole
 from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job, Normalise
@@ -41,6 +41,7 @@ Examples:
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
+  onepass run lwf --import lwf
   onepass run all --seeds 3 --jobs auto --out every/
   onepass run all --jobs auto --fail-fast
   onepass run gsa --out runs/ --resume"""
@@ -135,6 +136,7 @@ def run(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
     ] = Job.deterministic,
+    imports: Imports = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
     ] = False,
@@ -168,6 +170,7 @@ def run(
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
+            imports=tuple(imports or ()),
         )
         for name in _every(methods)
         for one in range(seed, seed + seeds)

@@ -19,7 +19,7 @@ from onepass import agenda, campaign, devices, executors, lines
 from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
 from onepass.cli.bars import ManyBars
-from onepass.cli.base import app, messages, printed, rich_table, say
+from onepass.cli.base import Imports, app, messages, printed, rich_table, say
 from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
 from onepass.errors import DataError, InputError
@@ -117,6 +117,7 @@ def sweep(
         bool,
         typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
     ] = How.anyway,
+    imports: Imports = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per run, nothing else.")
     ] = False,
@@ -124,7 +125,8 @@ def sweep(
     """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
     until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
-    planned = sweeps.read(file, device=devices.resolve(device).type, data_root=root)
+    where = devices.resolve(device).type
+    planned = sweeps.read(file, device=where, data_root=root, imports=imports or ())
     planned = sweeps.without_repeats(_known(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
