@@ -38,6 +38,7 @@ def content(learner: Learner) -> dict[str, Any]:
         name: None if isinstance(value, nn.Module) else value  # files hold no code
         for name, value in learner.get_params().items()
     }
+    settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
         **_module(learner),
@@ -125,7 +126,7 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
     if isinstance(method, str) and isinstance(module, str) and method not in registry.METHODS:
         raise CheckpointError(
             f"{path} was made by {quoted(method)} of the module {quoted(module)}, which is not "
-            f"imported: if you trust it, name it, with --import {shortened(module)} or imports=[...]"
+            f"here: if you trust it, name it, with --import {shortened(module)} or imports=[...]"
         )
     if isinstance(settings, dict):
         try:

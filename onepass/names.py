@@ -49,6 +49,9 @@ class Names(Generic[Entry]):
             raise UnknownNameError(self.kind, name, self.names())
         return self.entries[name]
 
+    def get(self, name: str) -> Entry | None:
+        return self.entries[name] if name in self else None
+
     def __contains__(self, name: str) -> bool:
         if name not in self.entries and name in self._installed():
             plugins.load(self._installed()[name], self.kind)

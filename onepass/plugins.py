@@ -28,7 +28,8 @@ def import_named(modules: Sequence[str]) -> None:
     """Imports modules that the user has named; what they register can be used from here on. They
     are looked for in the present folder too, after everywhere else."""
     for module in modules:
-        if not all(part.isidentifier() for part in module.split(".")):
+        parts = module.split(".")
+        if not all(part.isidentifier() for part in parts) or parts[-1] == "py":  # a file's name
             raise InputError(
                 f"a module is named as in Python, such as my.module, not {quoted(module)}"
             )

@@ -85,9 +85,8 @@ def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, m
     def gone():
         raise DataError("there is no such thing")
 
-    monkeypatch.setitem(
-        DATASETS.entries, "synthetic", replace(own, make=gone)
-    )  # nothing to compare with
+    # nothing to compare with
+    monkeypatch.setitem(DATASETS.entries, "synthetic", replace(own, make=gone))
     assert run(JOB, tmp_path, resume=True) == first
 
 

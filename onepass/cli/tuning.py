@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from onepass import devices, executors, listeners, plugins, registry, toml
 from onepass.cli.base import Imports, app, messages, one_of
-from onepass.cli.running import MOST_SEEDS, at_once, read_pairs
+from onepass.cli.running import MOST_SEEDS, at_once, read_pairs, thread_count
 from onepass.errors import InputError, TrainingError, UnknownNameError
 from onepass.job import Job
 from onepass.settings import check
@@ -90,8 +90,8 @@ def tune(
         typer.Option("--set", metavar="KEY=VALUE", help="As for run: what is not searched."),
     ] = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="As for run.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = Job.device,
+    threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
     imports: Imports = None,
 ) -> None:
     """Search a method's best settings on held-out training data, with Optuna.
@@ -110,7 +110,7 @@ def tune(
         "preset": preset,
         "validation": validation,
         "every": every,
-        "threads": threads,
+        "threads": None if threads is None else thread_count(threads),
         "seeds": seeds,
     }
     searched, fixed = _read(space, method)
@@ -118,7 +118,7 @@ def tune(
     chosen = {**fixed.pop("set"), **read_pairs(set_ or [])}
     per_trial = fixed.pop("seeds")
     root = str(data_root) if data_root else None
-    where = devices.resolve(device).type
+    where = str(devices.resolve(device))
     here: dict[str, Any] = {"device": where, "data_root": root, "imports": tuple(imports or ())}
     job = Job(method, settings=chosen, **here, **fixed)
     if job.deterministic:

@@ -125,7 +125,7 @@ def _facts(name: str) -> Entry | DatasetInfo | None:
     """What is known of a dataset without loading it; of the user's own files, nothing."""
     if name in CATALOGUE or is_path(name):
         return CATALOGUE.get(name)
-    return DATASETS[name] if name in DATASETS else None
+    return DATASETS.get(name)
 
 
 def is_path(name: str) -> bool:

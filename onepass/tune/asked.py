@@ -59,6 +59,7 @@ class Asked:
             "space": self.space.asked,
             "set": self.job.settings,
             **job,
+            "device": self.job.device_kind,
             "dataset": OWN if self.job.is_own else self.job.dataset,
             "data_sha256": self.job.data_sha256,
             "objective": self.objective,
