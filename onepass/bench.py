@@ -57,8 +57,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Speed:
-    """What came out. The peak is of this process (None where the system does not tell it); on a GPU,
-    of what it allocated there."""
+    """What came out. The peak is of this process, None where the system does not tell; on a GPU, of
+    what it allocated there."""
 
     steps_per_second: float
     images_per_second: float

@@ -26,7 +26,7 @@ def check(
     device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "cpu",
     imports: Imports = None,
 ) -> None:
-    """Run a method against the contract, which takes seconds to minutes; exit 1 if a check fails."""
+    """Run a method against the contract (seconds to minutes); exit 1 if a check fails."""
     from onepass.checks import exemptions, one_by_one
 
     devices.resolve(device)
