@@ -1,5 +1,6 @@
 """Files are whole or absent, and what they hold has a fingerprint."""
 
+import errno
 import io
 import json
 import os
@@ -94,6 +95,25 @@ def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
     with pytest.raises(TypeError):
         files.write_json(path, {"n": object()})
     assert json.loads(path.read_text()) == {"n": 1}
+
+
+# ---- locks
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["of the system", "none in the system"])
+def test_a_lock_is_for_one_at_a_time_whatever_the_system_has(missing, tmp_path, monkeypatch):
+    def lock(number, **how):
+        raise OSError(errno.ENOSYS, "there are no locks")
+
+    if missing:
+        monkeypatch.setattr(files, "lock_descriptor", lock)
+    path = tmp_path / ".lock"
+    with files.locked(path, wait=False), pytest.raises(BlockingIOError):
+        with files.locked(path, wait=False):
+            raise AssertionError("it was locked twice")
+    with files.locked(path, wait=False):
+        files.append_line(tmp_path / "lines.jsonl", "{}")
+    assert {one.name for one in tmp_path.iterdir()} == {".lock", "lines.jsonl"}
 
 
 # ---- fingerprints

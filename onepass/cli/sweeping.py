@@ -125,8 +125,8 @@ def sweep(
     """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
     until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
-    where = str(devices.resolve(device))
-    planned = sweeps.read(file, device=where, data_root=root, imports=imports or ())
+    chosen = str(devices.resolve(device))
+    planned = sweeps.read(file, device=chosen, data_root=root, imports=imports or ())
     planned = sweeps.without_repeats(_known(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
