@@ -12,27 +12,21 @@ from pathlib import Path
 import pytest
 import torch
 from command import JOB, RUN, Done, onepass, process, refused
-from own import own_modules as own_modules
+from own import forget, write_modules
 from registries import put_back
 
 import onepass as package
 from onepass import CheckpointError, InputError, data, plugins, registry
 from onepass.job import Job
 from onepass.nets import NETWORKS
-from onepass.registry import METHODS
 
 PACKAGE = Path(__file__).parents[1] / "examples/your_own_package"
 OPTIONS = ("--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--json")
 
 
-def forgotten(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """As in a new process."""
-    for name in modules:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(plugins, "_named", set())
-    monkeypatch.setattr(
-        METHODS, "entries", {k: v for k, v in METHODS.entries.items() if k != "mine"}
-    )
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return write_modules(tmp_path, monkeypatch)
 
 
 # ---- named by the user
@@ -46,10 +40,8 @@ def test_a_method_of_a_named_module_runs_and_its_files_open_where_it_is_named(
     folder = Path(done.record["out"])
     described = json.loads((folder / "run.json").read_text())
     assert (described["imports"], described["module"]) == (["mymethod"], "mymethod")
-    forgotten(monkeypatch, "mymethod")
-    with pytest.raises(
-        CheckpointError, match=r"'mine' of the module 'mymethod'.*--import mymethod"
-    ):
+    forget(monkeypatch, "mymethod")
+    with pytest.raises(CheckpointError, match=r"'mine' of the module 'mymethod'.*--import my"):
         package.open(folder / "checkpoint.pt")
     assert "mymethod" not in sys.modules
     learner = package.open(folder / "checkpoint.pt", device="cpu", imports=["mymethod"])
@@ -79,8 +71,8 @@ def test_a_function_by_reference_makes_the_network_with_values_of_its_own(
     again = onepass(*RUN, "--set", "net=mynets:wide", "--json", "--out", tmp_path / "more")
     assert again.record["state_sha256"] == done.record["state_sha256"]  # drawn by the seed
     assert package.open(folder / "checkpoint.pt").model.head.weight.shape[1] == 7
-    forgotten(monkeypatch, "mynets")
-    with pytest.raises(CheckpointError, match="'mynets:wide', which is code.*--import mynets"):
+    forget(monkeypatch, "mynets")
+    with pytest.raises(CheckpointError, match=r"'mynets:wide', which is code.*--import mynets"):
         package.open(folder / "checkpoint.pt")
     assert "mynets" not in sys.modules
     assert package.open(folder / "checkpoint.pt", imports=["mynets"]).steps == done.record["steps"]
@@ -101,7 +93,9 @@ def test_no_file_names_code(own_modules: Path, tmp_path: Path) -> None:
     settings, space, sweep = (tmp_path / f"{name}.toml" for name in ("settings", "space", "sweep"))
     settings.write_text('net = "mynets:wide"\n')
     space.write_text('[space]\nlr = [0.1, 0.2]\nnet = ["mlp", "mynets:wide"]\n')
-    sweep.write_text('[defaults]\nmethods = "er"\nset = { net = "mynets:wide" }\n')
+    sweep.write_text(
+        '[defaults]\nmethods = "er"\ndataset = "synthetic"\nset = { net = "mynets:wide" }\n'
+    )
     asked = (
         (*RUN, "--settings", settings, "--out", tmp_path / "runs"),
         ("tune", "er", "--space", space, "--trials", 1, "--out", tmp_path / "runs"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import onepass, refused
-from own import own_modules as own_modules
+from own import write_modules
 
 from onepass import checks
 
@@ -15,6 +15,11 @@ from onepass import checks
 @dataclass
 class NoLearner:
     """Not derived from Learner."""
+
+
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return write_modules(tmp_path, monkeypatch)
 
 
 @pytest.fixture(autouse=True)

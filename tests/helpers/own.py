@@ -32,9 +32,8 @@ def wide(shape):
 """
 
 
-@pytest.fixture
-def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the modules `mymethod` and `mynets`, in which the test is."""
+def write_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the modules `mymethod` and `mynets`, in which the test is from here on."""
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "mymethod.py").write_text(METHOD)
@@ -42,7 +41,14 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put_back(monkeypatch, METHODS, DATASETS, STREAMS, NETWORKS)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugins, "_named", set())
-    for name in ("mymethod", "mynets"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget(monkeypatch, "mymethod", "mynets")
     return folder
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """As in a new process, in which they were never named."""
+    for name in modules:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(plugins, "_named", set())
+    others = {name: info for name, info in METHODS.entries.items() if name != "mine"}
+    monkeypatch.setattr(METHODS, "entries", others)
