@@ -161,7 +161,7 @@ def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
 
     monkeypatch.setattr(plugins, "installed", asked)
     assert JOB.on(data.load("synthetic")).folder_name
-    stream, learner = Job("gsa", "digits", device="cpu").make(data.load("digits"))
+    stream, learner = JOB.make(data.load("synthetic"))
     learner.prepare(stream.dataset.train_x.shape[1:], torch.uint8)
     with pytest.raises(AssertionError, match=r"onepass\.methods was looked for"):
         registry.get("nothing")

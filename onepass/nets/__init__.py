@@ -3,7 +3,7 @@ with `@network` and one line here."""
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
-from onepass.nets.fast import Aside, at_once, compile_kernels, with_lowered_weights
+from onepass.nets.fast import Aside, at_once, compile_kernels
 from onepass.nets.frozen import settle
 from onepass.nets.head import CosineHead, Head, ScaledCosineHead
 from onepass.nets.initialise import build
@@ -47,5 +47,4 @@ __all__ = [
     "projection",
     "refresh",
     "settle",
-    "with_lowered_weights",
 ]
