@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from filelock import SoftFileLock, Timeout, lock_descriptor
 from torch import Tensor
 
 from onepass.errors import WriteError
@@ -122,6 +121,8 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 def _held(number: int, path: Path, *, wait: bool) -> Iterator[None]:
     """The system's lock of an open file, until that is closed. Where a system has none, a file
     beside it stands for the lock; what a process that died has left of it is taken away."""
+    from filelock import SoftFileLock, Timeout, lock_descriptor
+
     beside = ExitStack()
     try:
         free = lock_descriptor(number, blocking=wait, poll_interval=0.01)

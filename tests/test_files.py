@@ -107,7 +107,7 @@ def test_a_lock_is_for_one_at_a_time_whatever_the_system_has(missing, tmp_path, 
         raise OSError(errno.ENOSYS, "there are no locks")
 
     if missing:
-        monkeypatch.setattr(files, "lock_descriptor", lock)
+        monkeypatch.setattr("filelock.lock_descriptor", lock)
     path = tmp_path / ".lock"
     with files.locked(path, wait=False), pytest.raises(BlockingIOError), ExitStack() as again:
         again.enter_context(files.locked(path, wait=False))

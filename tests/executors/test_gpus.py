@@ -20,7 +20,7 @@ from onepass.errors import InputError
 from onepass.executors import How, InOrder, places
 from onepass.executors.places import VISIBLE
 from onepass.executors.processes import Processes
-from onepass.job import Job
+from onepass.job import Fingerprint, Job
 
 UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 
@@ -115,7 +115,8 @@ def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPa
     assert resolve("cuda:1") == torch.device("cuda", 1)
     with pytest.raises(InputError, match="'cuda:2' is not there: the last one is cuda:1"):
         resolve("cuda:2")
-    jobs = [Job("er", device=name, fingerprint=("", 5)) for name in ("cuda", "cuda:0", "cuda:1")]
+    data = Fingerprint("", 5)
+    jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]
     assert len({job.identity for job in jobs}) == 1
     assert len({kind_of(job) for job in jobs}) == 1
 
