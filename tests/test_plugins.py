@@ -64,6 +64,9 @@ def test_what_cannot_be_imported_is_one_line(own_modules: Path) -> None:
 def test_a_function_by_reference_makes_the_network_with_values_of_its_own(
     own_modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    learner = package.ER(net="mynets:wide", memory=5, device="cpu")
+    learner.prepare((1, 3, 3), torch.uint8)
+    assert learner.model.body[1].bias.tolist() == 7 * [0.25]
     done = onepass(*RUN, "--set", "net=mynets:wide", "--json", "--out", tmp_path / "runs")
     assert done.status == 0, done.err
     folder = Path(done.record["out"])

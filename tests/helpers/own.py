@@ -28,7 +28,9 @@ NETWORK = """
 from torch import nn
 
 def wide(shape):
-    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], 7), nn.ReLU())
+    linear = nn.Linear(shape[0] * shape[1] * shape[2], 7)
+    nn.init.constant_(linear.bias, 0.25)
+    return nn.Sequential(nn.Flatten(), linear, nn.ReLU())
 """
 
 
