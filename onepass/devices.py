@@ -60,7 +60,8 @@ def kind(name: str) -> str:
 
 def current(name: str) -> AbstractContextManager[object]:
     """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
-    return torch.cuda.device(name) if kind(name) != name else nullcontext()
+    numbered = kind(name) != name and torch.cuda.is_available()
+    return torch.cuda.device(name) if numbered else nullcontext()
 
 
 def finest(device: torch.device) -> torch.dtype:

@@ -54,10 +54,7 @@ class Names(Generic[Entry]):
 
     def __contains__(self, name: str) -> bool:
         if name not in self.entries and name in self._installed():
-            plugins.load(self._installed()[name], self.kind)
-            if name not in self.entries:
-                place = self._installed()[name].value
-                raise InputError(f"{place} was to register the {self.kind} {name!r}, and has not")
+            self._load(name)
         return name in self.entries
 
     def names(self) -> list[str]:
@@ -66,12 +63,19 @@ class Names(Generic[Entry]):
 
     def all(self) -> dict[str, Entry]:
         """Everything, imported; what cannot be is left out, with a warning."""
-        for name in self._installed():
+        for name in sorted(self._installed().keys() - self.entries.keys()):
             try:
-                name in self  # noqa: B015 - imports it
+                self._load(name)
             except InputError as problem:
                 log.warning("%s", problem)
         return dict(self.entries)
+
+    def _load(self, name: str) -> None:
+        """What is installed registers itself when it is imported."""
+        entry = self._installed()[name]
+        plugins.load(entry, self.kind)
+        if name not in self.entries:
+            raise InputError(f"{entry.value} was to register the {self.kind} {name!r}, and has not")
 
     def _installed(self) -> dict[str, Any]:
         return plugins.installed(self.group) if self.group else {}

@@ -17,9 +17,8 @@ class Dealing(Filling):
         within a class and within a round; free slots come last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
         uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
-        by_class = (
-            self.y[: self.capacity].to(finest(self.y.device)) + uniform[0]
-        )  # exact in doubles
+        labels = self.y[: self.capacity].to(finest(self.y.device))
+        by_class = labels + uniform[0]  # a double holds both exactly
         by_class, order = by_class.masked_fill(free, torch.inf).sort()
         place = torch.arange(self.capacity, device=self.y.device)
         rank = place - torch.searchsorted(by_class, by_class.floor())  # within its class

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from puppets import play, result
 
+from onepass import Finetune
 from onepass.costs import kind_of
 from onepass.devices import resolve
 from onepass.errors import InputError
@@ -109,7 +110,7 @@ def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
 def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is the same on each, so none is part of its identity."""
     with pytest.raises(InputError, match="'cuda:1' is not there: torch sees no GPU"):
-        resolve("cuda:1")
+        Finetune(device="cuda:1").learn([[0.0]], [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve("cuda:1") == torch.device("cuda", 1)
