@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onepass import checkpoint, files, inputs, saved
+from onepass import checkpoint, devices, files, inputs, saved
 from onepass.classbook import ClassBook, Texts
 from onepass.copies import Copy
 from onepass.errors import (
@@ -53,7 +53,9 @@ class Learner(Steps, Training, ABC):
     net
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
         (`mlp`, `resnet18`; `onepass list networks`), or a module of your own that gives (samples,
-        features); it is copied, never changed.
+        features); it is copied, never changed. `package.module:function` is a function from the
+        shape of a sample to such a module. What is frozen in it (`requires_grad` False) stays as it
+        is, BatchNorm's statistics too.
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
@@ -74,7 +76,7 @@ class Learner(Steps, Training, ABC):
     seed
         Of initialisation, draws and augmentation, each by a generator of its own.
     device
-        `auto` (a GPU where there is one), `cpu` or `cuda`.
+        `auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
     engine
         `auto` (a CUDA graph on a GPU), `eager` or `graph`.
     precision
@@ -289,7 +291,11 @@ class Learner(Steps, Training, ABC):
         """Goes on where the saved learner was; this one must have learned nothing yet."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
-        with self._turns.change(), torch.inference_mode(False):
+        with (
+            self._turns.change(),
+            torch.inference_mode(False),
+            devices.current(self.device),
+        ):
             book = saved.book_of(state, self.gap)
             try:
                 self._become(state, book)
@@ -331,7 +337,7 @@ class Learner(Steps, Training, ABC):
         made in inference mode can never be trained."""
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._turns.change(), torch.enable_grad():
+        with self._turns.change(), torch.enable_grad(), devices.current(self.device):
             yield
 
     def _expect_finite(self, net: nn.Module) -> None:
@@ -397,8 +403,8 @@ class Learner(Steps, Training, ABC):
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
-        if self.where.type == "cpu":
-            return rows
+        if self.where.type != "cuda":
+            return rows.to(self.where)
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
     @contextmanager
@@ -453,7 +459,8 @@ class Learner(Steps, Training, ABC):
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
         trainer, now = self.trainer, (self.steps, self.task, self.task_ended)
         if self._scorer is None or self._scorer[0] != now:
-            with torch.inference_mode(False):  # what is made here may have to be trained
+            # what is made here may have to be trained
+            with torch.inference_mode(False), devices.current(self.device):
                 self.check_finite()
                 made = self.scorer()
                 if made is not trainer.evaluator:

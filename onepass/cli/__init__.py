@@ -17,7 +17,17 @@ from onepass.words import plain, shortened
 with told_in_a_line():
     import typer
 
-    from onepass.cli import benching, data, predicting, running, runs, showing, sweeping, tuning
+    from onepass.cli import (
+        benching,
+        checking,
+        data,
+        predicting,
+        running,
+        runs,
+        showing,
+        sweeping,
+        tuning,
+    )
     from onepass.cli.base import app, messages, open_streams
 
 INTERRUPTED = 130
@@ -99,6 +109,7 @@ def _say(problem: object, status: int) -> int:
 
 __all__ = [
     "benching",
+    "checking",
     "data",
     "main",
     "predicting",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onepass import plugins
 from onepass.errors import InputError, UnknownNameError
 from onepass.settings import LARGEST
 from onepass.words import READABLE, plain, quoted
@@ -29,6 +30,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _import(modules: list[str] | None) -> list[str]:
+    plugins.import_named(modules or [])
+    return modules or []
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        callback=_import,
+        help="A module that registers something of yours; repeatable.",
+    ),
+]
 messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 terminal = sys.stdout is not None and sys.stdout.isatty()
 printed = Console(highlight=False, width=None if terminal else 200, emoji=False)

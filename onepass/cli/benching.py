@@ -10,8 +10,8 @@ import typer
 from onepass import bench as benchmarks
 from onepass import devices, record
 from onepass.bench import Case
-from onepass.cli.base import app, messages, printed, rich_table, whole
-from onepass.cli.running import read_pairs
+from onepass.cli.base import Imports, app, messages, printed, rich_table, whole
+from onepass.cli.running import read_pairs, thread_count
 from onepass.errors import InputError
 from onepass.job import Job
 from onepass.learner import Learner
@@ -58,10 +58,13 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Learner.device,
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = Learner.device,
     engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = Learner.engine,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = Job.threads,
+    threads: Annotated[
+        str, typer.Option(metavar="N|auto", help="CPU threads; auto: all cores.")
+    ] = str(Job.threads),
+    imports: Imports = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
     ] = False,
@@ -70,7 +73,7 @@ def bench(
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
     for name, given in numbers.items():
         check(f"--{name}", tuple(given), tuple[int, ...])
-    where = devices.resolve(device).type
+    where, count = str(devices.resolve(device)), thread_count(threads)
     chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
     cases = [
         Case(
@@ -90,13 +93,13 @@ def bench(
     for case in cases:
         case.learner()
     rows = []
-    with benchmarks.threads(threads):
+    with benchmarks.threads(count):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)
             rows.append(_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": threads, **record.surroundings()}))
+                typer.echo(json.dumps({**found, "threads": count, **record.surroundings()}))
     if not as_json:
         printed.print(rich_table(COLUMNS, rows))
 
@@ -115,14 +118,14 @@ def _row(found: dict[str, Any]) -> list[str]:
         f"{found['steps_per_second']:.1f}",
         f"{found['images_per_second']:,.0f}",
         f"{found['fraction_of_bare']:.2f}",
-        f"{found['peak_megabytes']:.0f}",
+        "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
     ]
 
 
 def _shape(text: str, device: str) -> tuple[int, ...]:
     """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
     if text == "auto":
-        return (3, 32, 32) if device == "cuda" else (1, 28, 28)
+        return (1, 28, 28) if device == "cpu" else (3, 32, 32)
     wanted = "channels,height,width, or features"
     numbers = text.split(",")
     if len(numbers) not in (1, 3):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from onepass.cli.base import app, messages
+from onepass.cli.base import Imports, app, messages
 from onepass.words import plain
 
 
@@ -23,7 +23,8 @@ def predict(
         Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "auto",
+    imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and score (softmax probability) for every image."""

@@ -14,7 +14,7 @@ import typer
 
 from onepass import devices, executors, registry, toml
 from onepass.cli.bars import Bars
-from onepass.cli.base import app, messages, one_of, printed, rich_table, say, whole
+from onepass.cli.base import Imports, app, messages, one_of, printed, rich_table, say, whole
 from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job, Normalise
@@ -27,6 +27,7 @@ from onepass.supplies import Supplies
 from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
+MOST_THREADS = 1024
 MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
 
 
@@ -41,6 +42,7 @@ Examples:
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
+  onepass run lwf --import lwf
   onepass run all --seeds 3 --jobs auto --out every/
   onepass run all --jobs auto --fail-fast
   onepass run gsa --out runs/ --resume"""
@@ -124,17 +126,19 @@ def run(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = Job.device,
     engine: Annotated[
         str, typer.Option(help="auto, eager or graph (one CUDA graph per step).")
     ] = Learner.engine,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
     threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads; part of a run's identity.")
-    ] = Job.threads,
+        str,
+        typer.Option(metavar="N|auto", help="CPU threads; auto: all cores; part of the identity."),
+    ] = str(Job.threads),
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
     ] = Job.deterministic,
+    imports: Imports = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
     ] = False,
@@ -163,11 +167,12 @@ def run(
             validation=validation,
             every=every,
             prequential=prequential,
-            device=devices.resolve(device).type,
-            threads=threads,
+            device=str(devices.resolve(device)),
+            threads=thread_count(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
+            imports=tuple(imports or ()),
         )
         for name in _every(methods)
         for one in range(seed, seed + seeds)
@@ -283,6 +288,17 @@ def at_once(text: str) -> int | None:
     if text == "auto":
         return None
     return whole("--jobs", text, "a number of runs, at least 1, or auto")
+
+
+def thread_count(text: str) -> int:
+    """auto: as many as this process has cores."""
+    if text == "auto":
+        return devices.cores()
+    wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
+    count = whole("--threads", text, wanted)
+    if count > MOST_THREADS:
+        raise InputError(f"--threads takes {wanted}, not {count}")
+    return count
 
 
 def checkpoint_steps(text: str) -> CheckpointEvery:
