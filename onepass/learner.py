@@ -57,8 +57,10 @@ class Learner(Steps, Training, ABC):
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
-    optimizer, lr, weight_decay
+    optimizer
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
+    lr, weight_decay
+        The optimiser's learning rate, and its decay.
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
         the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,

@@ -12,7 +12,7 @@ import unicodedata
 
 LONGEST = 200  # letters of a value in a message
 READABLE = "onepass.readable"  # a name for `errors=` of an encoding
-PLAINER = {"±": "+-", "…": "..."}
+PLAINER = {"±": "+-", "…": "...", "─": "-"}
 
 
 def plain(text: str) -> str:
@@ -49,6 +49,16 @@ def quoted(value: object) -> str:
 def shortened(text: str) -> str:
     cut = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:cut]}...{text[-cut:]}"
+
+
+def rate(per_second: float) -> str:
+    """Whole where it is fast, with digits where it is slow.
+
+    >>> rate(1234.5), rate(27.41), rate(2.741), rate(0.3704)
+    ('1234', '27.4', '2.74', '0.37')
+    """
+    digits = 0 if per_second >= 100 else 1 if per_second >= 10 else 2
+    return f"{per_second:.{digits}f}" if per_second >= 0.1 else f"{per_second:.2g}"
 
 
 def _readable(problem: UnicodeError) -> tuple[str, int]:

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from onepass.cli import options as shared
 from onepass.cli.base import app, messages
+from onepass.job import Job
 from onepass.words import plain
 
 
@@ -23,7 +25,7 @@ def predict(
         Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: shared.Device = Job.device,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and score (softmax probability) for every image."""

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from onepass import devices, executors, listeners, registry, toml
+from onepass.cli import options as shared
 from onepass.cli.base import app, messages, one_of
 from onepass.cli.running import MOST_SEEDS, at_once, read_pairs
 from onepass.errors import InputError, TrainingError, UnknownNameError
@@ -55,13 +56,17 @@ A space, as TOML:
   set = {mirror = true}"""
 )
 def tune(
-    method: Annotated[str, typer.Argument(help="See: onepass list methods.")],
+    method: shared.Method,
     space: Annotated[
         Path, typer.Option(metavar="FILE", help="What to search, as TOML; see below.")
     ],
     trials: Annotated[int, typer.Option(min=1, help="How many in all.")],
     objective: Annotated[
-        str, typer.Option(help="accuracy (final), anytime, or the mean of both.")
+        str,
+        typer.Option(
+            help="accuracy (final), anytime, or the mean of both.",
+            autocompletion=shared.words(*OBJECTIVES),
+        ),
     ] = OBJECTIVES[0],
     validation: Annotated[
         float | None,
@@ -73,24 +78,21 @@ def tune(
     seed: Annotated[
         int, typer.Option(min=0, help="Of the sampler: the same one tries the same.")
     ] = 0,
-    jobs_at_once: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    jobs_at_once: shared.Jobs = "1",
     out: Annotated[
         Path | None, typer.Option(help="Where the search goes (default: tune-METHOD).")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="As for run.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="As for run.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="As for run.", autocompletion=shared.datasets)
+    ] = None,
+    data_root: shared.DataRoot = None,
     memory: Annotated[int | None, typer.Option(min=0, help="As for run.")] = None,
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     preset: Annotated[str | None, typer.Option(help="As for run: where trials start from.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As for run: what is not searched."),
-    ] = None,
+    set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
+    device: shared.Device = Job.device,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="As for run.")] = None,
 ) -> None:
     """Search a method's best settings on held-out training data, with Optuna.
