@@ -32,7 +32,7 @@ wrapping = Console(width=SHORT)
 
 def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table; without a header, its cells only."""
-    sys.stdout.write(table(header, rows, _room()))  # in its encoding; typer would write UTF-8
+    print(table(header, rows, _room()), end="", flush=True)  # typer's echo knows UTF-8 only
 
 
 def show_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
