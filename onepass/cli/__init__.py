@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
+from onepass import completion
 from onepass.errors import OnepassError, TrainingError
 from onepass.interrupts import told_in_a_line
 from onepass.version import __version__
@@ -17,7 +18,17 @@ from onepass.words import plain, shortened
 with told_in_a_line():
     import typer
 
-    from onepass.cli import benching, data, predicting, running, runs, showing, sweeping, tuning
+    from onepass.cli import (
+        benching,
+        completing,
+        data,
+        predicting,
+        running,
+        runs,
+        showing,
+        sweeping,
+        tuning,
+    )
     from onepass.cli.base import app, messages, open_streams
 
 INTERRUPTED = 130
@@ -50,6 +61,8 @@ def top(
 def main() -> None:
     """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
     open_streams()
+    if completion.ASKED in os.environ:
+        completion.tell(completing.stored())
     try:
         status = app(standalone_mode=False)
         if status == INTERRUPTED:

@@ -14,7 +14,6 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import EMBEDDED
 from onepass.job import PRESETS
 from onepass.probes import PROBES
-from onepass.settings import Setting
 from onepass.streams import STREAMS
 
 Words = list[str | tuple[str, str]]  # a word, or a word and what it means
@@ -44,13 +43,17 @@ def probes() -> Words:
     return [(name, summary(probe)) for name, probe in PROBES.entries.items()]
 
 
+def of_settings(method: str) -> list[tuple[str, str]]:
+    """Each setting with its default, as it is after `--set`, and what it means."""
+    settings = registry.get(method).learner.described()
+    return [(f"{one.name}={one.default}", one.meaning) for one in settings]
+
+
 def settings(context: typer.Context) -> Words:
-    """Of the methods that are typed already, or of all; each with its default."""
-    typed = [word for word in context.args if word in registry.METHODS.entries]
-    known: dict[str, Setting] = {}
-    for key in typed or registry.METHODS.entries:
-        known |= {one.name: one for one in registry.get(key).learner.described()}
-    return [(f"{one.name}={one.default}", one.meaning) for one in known.values()]
+    """Of the methods that are typed already, or of all."""
+    methods = registry.METHODS.entries
+    typed = [word for word in context.args if word in methods] or list(methods)
+    return list(dict.fromkeys(word for method in typed for word in of_settings(method)))
 
 
 Method = Annotated[str, typer.Argument(help="See: onepass list methods.", autocompletion=methods)]
