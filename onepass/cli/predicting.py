@@ -30,12 +30,15 @@ def predict(
 ) -> None:
     """Print path, class and score (softmax probability) for every image."""
     from onepass.classify import Unreadable, classify
+    from onepass.unlike import Doubt
 
     failed = 0
     for entry in classify(model, folder, device):
         if isinstance(entry, Unreadable):
-            messages.print(plain(f"error: {entry.problem}"), markup=False)
+            messages.print(plain(f"error: {entry.problem}"))
             failed += 1
+        elif isinstance(entry, Doubt):
+            messages.print(plain(f"warning: {entry.problem}"))
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))
         else:
