@@ -23,7 +23,7 @@ from typing import (
 )
 
 from onepass.errors import InputError, UnknownNameError
-from onepass.words import quoted
+from onepass.words import brief, quoted
 
 LARGEST = 2**63 - 1
 
@@ -42,6 +42,22 @@ class Configured:
     """A dataclass whose init fields are its settings, stored as given and never changed."""
 
     key: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={brief(value)}" for name, value in self._chosen().items())
+        return f"{type(self).__name__}({given})"
+
+    def _chosen(self) -> dict[str, Any]:
+        """The settings that are not as by default."""
+        usual = {one.name: one.default for one in fields(self) if one.init}
+        return {
+            name: value
+            for name, value in self.get_params().items()
+            if value is not usual[name] and value != usual[name]
+        }
 
     @classmethod
     def setting_names(cls) -> list[str]:

@@ -60,8 +60,8 @@ class Doubts:
     def told(self) -> list[Doubt]:
         doubts = []
         if self.of_another_size and not self.scaled:
-            what = f"not of {self.width}x{self.height} pixels as what the model has learned"
-            doubts.append(self._some(self.of_another_size, f"{what}: scaled to that"))
+            what = f"not {self.width}x{self.height} pixels, as those that the model has learned"
+            doubts.append(self._some(self.of_another_size, f"{what} from: they were scaled"))
         if self.of_other_colours:
             seen, learned = ("grey", "coloured") if self.learned_colours else ("coloured", "grey")
             what = f"{seen}, and the model has learned from {learned} ones"
@@ -82,7 +82,8 @@ class Doubts:
     def _are_far(self) -> bool:
         assert self.usual is not None
         (mean, std), (usual_mean, usual_std) = self._found, self.usual
-        away = np.abs(mean - usual_mean) > FAR * usual_std
+        far = FAR * (1 + 1 / self.images)  # the mean of one image says little
+        away = np.abs(mean - usual_mean) > far * usual_std
         wider = (std > OTHER_SPREAD * usual_std) | (OTHER_SPREAD * std < usual_std)
         return bool(away.all() or wider.all())
 
@@ -93,8 +94,8 @@ class Doubts:
             for mean, std in (self._found, self.usual)
         )
         return (
-            f"the pixels of all images together are {found}, and those that the model has learned "
-            f"from {usual}: other values, or black and white exchanged"
+            f"the pixels of these images are {found}, and those that the model has learned from "
+            f"{usual}: they have another range, or black and white are exchanged"
         )
 
 
