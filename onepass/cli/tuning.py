@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from onepass import devices, executors, listeners, registry, toml
 from onepass.cli import options as shared
+from onepass.cli.bars import progress
 from onepass.cli.base import app, messages, one_of
 from onepass.cli.running import MOST_SEEDS, at_once, read_pairs
 from onepass.errors import InputError, TrainingError, UnknownNameError
@@ -164,14 +164,7 @@ def _said_how_to_go_on() -> Iterator[None]:
 
 def _shown(search: Search, together: int, trials: int) -> Standing:
     """Runs the search with a bar for it and one for each run, on standard error."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    bars = Progress(*columns, console=messages)
+    bars = progress()
     runs: dict[tuple[int, int] | None, Any] = {}
 
     def watch(trial: int, seed: int, now: listeners.Progress) -> None:
