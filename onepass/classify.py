@@ -58,8 +58,8 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
 def _were_scaled(model: Path) -> bool:
     """Whether the model is a run's, and that run has scaled its images."""
     with suppress(RunError, OSError):
-        run = RunFolder(model.parent).description()
-        return run is not None and "image_size" in run["job"]
+        run = RunFolder(model.parent).description() or {}
+        return "image_size=" in str(run.get("variant"))
     return False
 
 

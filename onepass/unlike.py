@@ -18,7 +18,7 @@ from onepass.learner import Learner
 
 GREY = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # modes without colours
 TINGE = 2.0  # levels of 255 between channels that make no colour
-FAR = 1.0  # between two means of pixels, in standard deviations
+FAR = 0.8  # between two means of pixels, in standard deviations
 OTHER_SPREAD = 4.0  # between two standard deviations, as a factor
 
 

@@ -94,7 +94,7 @@ class Column:
     def least(self) -> int:
         """The width below which a number or a word would be cut; a very long word is."""
         wrapped = self.cells[:1] if self.numbers else self.cells
-        words = [cell_len(word) for cell in wrapped for word in cell.split(" ")]
+        words = [cell_len(word) for cell in wrapped for word in re.findall(r"^ *[^ ]+|[^ ]+", cell)]
         whole = self.widths[1:] if self.numbers else []
         return max([1, *(min(SHORT, width) for width in words), *whole])
 

@@ -542,3 +542,18 @@ def test_bars_are_drawn_of_lines_and_curves_need_points(
     done = onepass("figure", "accuracy", file, "-o", tmp_path / "d.svg")
     assert done.status == 2
     assert str(file) in done.error and "--kind bars" in done.error
+
+
+def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
+    (row, *_) = tables.summarise(tables.read(runs))
+    header, cells = tables.grid([replace(row, steps_per_second=0.3712)])
+    assert cells[0][header.index("steps/s")] == "0.37"
+
+
+def test_columns_are_chosen_in_every_format(runs: Path) -> None:
+    chosen = ("--columns", "accuracy,variant,method")
+    for form, rule in (("text", "  "), ("markdown", "|"), ("latex", "&"), ("csv", ",")):
+        header = onepass("table", runs, "--format", form, *chosen).out
+        words = [word.strip(" \\") for word in re.split(rf"[{rule}\n]", header)]
+        first = [word for word in words if word in tables.COLUMNS][:3]
+        assert first == ["accuracy", "variant", "method"]
