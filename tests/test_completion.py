@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,16 @@ import pytest
 from command import onepass
 
 from onepass import completion, registry
+from onepass.cli import completing
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from onepass.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> completion.Stored:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONEPASS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return completing.stored()
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +30,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_ONEPASS_COMPLETE", "complete_bash")
 
 
-def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def type_(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
-    done = onepass()
-    assert done.status == 0, done.err
-    return done.out.split()
 
 
 @pytest.mark.parametrize(
@@ -46,29 +52,36 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_words_are_those_that_could_stand_there(
-    line: str, words: set[str], monkeypatch: pytest.MonkeyPatch
+    line: str,
+    words: set[str],
+    stored: completion.Stored,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert set(offered(line, monkeypatch)) == words
+    type_(line, monkeypatch)
+    with pytest.raises(SystemExit):
+        completion.tell(stored)
+    assert set(capsys.readouterr().out.split()) == words
 
 
 def test_from_the_second_time_on_torch_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = offered("onepass run er gsa ", monkeypatch)
-    assert {info.key for info in registry.methods()} <= set(first)
+    type_("onepass run er gsa ", monkeypatch)
+    first = onepass()
+    assert {info.key for info in registry.methods()} <= set(first.out.split())
     command = [sys.executable, "-c", WITHOUT_TORCH]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
-    assert done.stdout.split() == first
+    again = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    assert again.stdout == first.out
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"stamp": 1}', "{"])
-def test_what_was_stored_by_another_version_is_not_used(
-    damage: str, monkeypatch: pytest.MonkeyPatch
+def test_what_another_version_has_stored_is_not_used(
+    damage: str, stored: completion.Stored
 ) -> None:
-    before = offered("onepass ru", monkeypatch)
-    assert completion.read() is not None
+    completion.file().parent.mkdir()
+    completion.file().write_text(json.dumps(stored))
+    assert completion.read() == stored
     completion.file().write_text(damage)
     assert completion.read() is None
-    assert offered("onepass ru", monkeypatch) == before
-    assert completion.read() is not None
 
 
 def test_what_a_word_means_stands_on_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +99,5 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ONEPASS_CACHE", "/dev/null/nowhere")
-    assert offered("onepass ru", monkeypatch) == ["run", "runs"]
+    type_("onepass ru", monkeypatch)
+    assert onepass().out.split() == ["run", "runs"]
