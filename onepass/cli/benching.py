@@ -10,8 +10,8 @@ import typer
 from onepass import bench as benchmarks
 from onepass import devices, record
 from onepass.bench import Case
+from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli import tables
 from onepass.cli.base import app, messages, whole
 from onepass.cli.running import read_pairs
 from onepass.errors import InputError
@@ -70,7 +70,7 @@ def bench(
 ) -> None:
     """Time the steps of methods on random data, beside the bare network step of the same images."""
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
-    check_columns(tables.names(columns), COLUMNS)
+    check_columns(fitted.names(columns), COLUMNS)
     for name, given in numbers.items():
         check(f"--{name}", tuple(given), tuple[int, ...])
     where = devices.resolve(device).type
@@ -101,7 +101,7 @@ def bench(
             if as_json:
                 typer.echo(json.dumps({**found, "threads": threads, **record.surroundings()}))
     if not as_json:
-        tables.show_rows(rows, columns)
+        fitted.show_rows(rows, columns)
 
 
 def _row(found: dict[str, Any]) -> dict[str, str]:

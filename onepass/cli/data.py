@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli import tables
 from onepass.cli.base import app, say
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.load import download, load
@@ -55,7 +55,7 @@ def list_(
         for row in rows:
             typer.echo(json.dumps(row))
     else:
-        tables.show_rows(rows, columns)
+        fitted.show_rows(rows, columns)
 
 
 @data_app.command(epilog="\b\nExamples:\n  onepass data check cifar100")

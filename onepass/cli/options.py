@@ -49,13 +49,6 @@ def of_settings(method: str) -> list[tuple[str, str]]:
     return [(f"{one.name}={one.default}", one.meaning) for one in settings]
 
 
-def settings(context: typer.Context) -> Words:
-    """Of the methods that are typed already, or of all."""
-    methods = registry.METHODS.entries
-    typed = [word for word in context.args if word in methods] or list(methods)
-    return list(dict.fromkeys(word for method in typed for word in of_settings(method)))
-
-
 Method = Annotated[str, typer.Argument(help="See: onepass list methods.", autocompletion=methods)]
 Paths = Annotated[
     list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
@@ -66,7 +59,6 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="A constructor argument (see: onepass list settings METHOD); repeatable.",
-        autocompletion=settings,
     ),
 ]
 Preset = Annotated[str, typer.Option(help=f"{', '.join(PRESETS)}.", autocompletion=words(*PRESETS))]

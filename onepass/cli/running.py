@@ -13,8 +13,8 @@ from typing import Annotated, get_args
 import typer
 
 from onepass import devices, executors, registry, toml
+from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli import tables as shown
 from onepass.cli.bars import Bars
 from onepass.cli.base import app, messages, one_of, say, whole
 from onepass.errors import InputError
@@ -156,7 +156,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
-    tables.check_columns(shown.names(columns), tables.COLUMNS)
+    tables.check_columns(fitted.names(columns), tables.COLUMNS)
     choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
@@ -200,7 +200,7 @@ def run(
     else:
         with _plotting_imported_meanwhile():
             results = _execute_all(jobs, how, together, fail_fast, as_json)
-        _show(results, out, shown.names(columns))
+        _show(results, out, fitted.names(columns))
 
 
 def _choices(file: Path | None, pairs: list[str], options: dict[str, str]) -> dict[str, str]:
@@ -265,7 +265,7 @@ def _execute_all(
 
 
 def _show(results: list[Result], out: Path, columns: list[str]) -> None:
-    shown.show(*tables.grid(tables.summarise(results), columns=columns))
+    fitted.show(*tables.grid(tables.summarise(results), columns=columns))
     if len(results) == 1:
         say(f"run folder  {results[0].out}")
     try:

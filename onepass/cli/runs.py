@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onepass.cli import tables
+from onepass.cli import fitted
 from onepass.cli.base import app, messages, say
 from onepass.cli.options import Paths
 from onepass.errors import RunError
@@ -65,7 +65,7 @@ def list_(
         if as_json:
             typer.echo("".join(f"{_as_json(entry, keys)}\n" for entry in shown), nl=False)
         else:
-            tables.show(keys, [[_cell(entry, key) for key in keys] for entry in shown])
+            fitted.show(keys, [[_cell(entry, key) for key in keys] for entry in shown])
     if not as_json:
         counts = Counter(entry.state for entry in shown)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -140,7 +140,7 @@ def show(
     matrix = known.get("accuracy", {}).pop("accuracy_matrix", [])
     for name, section in known.items():
         typer.echo(f"\n{name}")
-        tables.show([], [[f"  {key}", _shown(one)] for key, one in section.items()])
+        fitted.show([], [[f"  {key}", _shown(one)] for key, one in section.items()])
         if name == "accuracy" and matrix:
             _show_matrix(matrix)
 
@@ -149,7 +149,7 @@ def _show_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
     typer.echo("  on each task, after each task")
     rows = [["" if one is None else f"{one:.1f}" for one in row] for row in matrix]
     header = ["  after", *(str(task) for task, _ in enumerate(rows, start=1))]
-    tables.show(header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)])
+    fitted.show(header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)])
 
 
 @runs_app.command(
@@ -170,7 +170,7 @@ def diff(
         typer.echo(json.dumps({"differences": asked, "results": came}))
         return
     rows = [[name, *map(_shown, pair)] for name, pair in {**asked, **came}.items()]
-    tables.show(["", a.where, b.where], rows)
+    fitted.show(["", a.where, b.where], rows)
     if not asked:
         messages.print("nothing was asked otherwise")
 

@@ -11,8 +11,8 @@ import typer
 from torch import nn
 
 from onepass import registry
+from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli import tables as shown
 from onepass.cli.base import app, one_of, say, summary
 from onepass.data import load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
@@ -27,6 +27,7 @@ from onepass.report import tables
 from onepass.streams import STREAMS, filled, make, parse
 
 FORMATS = ("text", *tables.FORMATS)
+FIGURES = ("accuracy", "stream")
 LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings")
 SAMPLES = 100
 
@@ -67,7 +68,7 @@ def list_(
         for entry in entries:
             typer.echo(json.dumps(entry))
     else:
-        shown.show_rows(entries, columns)
+        fitted.show_rows(entries, columns)
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -185,10 +186,10 @@ def table(
     apart, published = format_ == "csv", against is not None
     rows = tables.summarise(tables.read(*paths))
     header, cells = tables.grid(
-        rows, published=published, apart=apart, columns=shown.names(columns)
+        rows, published=published, apart=apart, columns=fitted.names(columns)
     )
     if format_ == "text":
-        shown.show(header, cells)
+        fitted.show(header, cells)
     else:
         typer.echo(tables.FORMATS[format_](header, cells), nl=False)
 
@@ -202,13 +203,25 @@ Examples:
   onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png"""
 )
 def figure(
-    what: Annotated[str, typer.Argument(help="accuracy, or stream.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="accuracy, or stream.", autocompletion=shared.words(*FIGURES)),
+    ],
     drawn: Annotated[
         list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
-    kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
-    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = Job.dataset,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="accuracy: both, bars or curves.",
+            autocompletion=shared.words("both", "bars", "curves"),
+        ),
+    ] = "both",
+    dataset: Annotated[
+        str,
+        typer.Option(help="stream: over which dataset.", autocompletion=shared.datasets),
+    ] = Job.dataset,
     data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
@@ -217,7 +230,7 @@ def figure(
     """Draw finished runs, or a stream: class against time."""
     from onepass.report import figures
 
-    if one_of("figure", what, ("accuracy", "stream")) == "accuracy":
+    if one_of("figure", what, FIGURES) == "accuracy":
         one_of("--kind", kind, figures.KINDS)
         figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
     else:

@@ -18,8 +18,8 @@ import typer
 from onepass import agenda, campaign, devices, executors, lines
 from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
+from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli import tables
 from onepass.cli.bars import ManyBars
 from onepass.cli.base import app, messages, say
 from onepass.cli.running import at_once, checkpoint_steps
@@ -232,7 +232,7 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | 
         return
     times = ["" if seconds is None else _time(seconds) for seconds in expected]
     timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
-    tables.show_rows(timed, columns)
+    fitted.show_rows(timed, columns)
     counts = Counter(one.state for one in entries)
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")

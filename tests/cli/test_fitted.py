@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import onepass, refused
 
-from onepass.cli.tables import table
+from onepass.cli.fitted import table
 from onepass.report import tables
 
 HEADER = list(tables.COLUMNS)
