@@ -44,6 +44,7 @@ class Configured:
     key: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
 
     def __repr__(self) -> str:

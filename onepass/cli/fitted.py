@@ -101,11 +101,11 @@ class Column:
 
 def _blocks(columns: list[Column], room: int) -> list[list[Column]]:
     """The columns in groups that have room; every group begins with what tells the rows apart."""
-    if _width([column.widest for column in columns]) <= room:
+    if _width([column.least for column in columns]) <= room:
         return [columns]
-    keys = columns[: _telling_apart(columns, room)]
+    keys, others = _telling_apart(columns, room)
     blocks = [list(keys)]
-    for column in columns[len(keys) :]:
+    for column in others:
         wider = [one.least for one in (*blocks[-1], column)]
         if len(blocks[-1]) > len(keys) and _width(wider) > room:
             blocks.append(list(keys))
@@ -113,15 +113,17 @@ def _blocks(columns: list[Column], room: int) -> list[list[Column]]:
     return blocks
 
 
-def _telling_apart(columns: list[Column], room: int) -> int:
-    """How many of the first columns do; one, if more would take up half of the room."""
+def _telling_apart(columns: list[Column], room: int) -> tuple[list[Column], list[Column]]:
+    """The first columns that do, and the others; if these would take up half of the room, the first
+    one with a number for each row."""
     for count in range(1, len(columns)):
-        rows = list(zip(*(column.cells for column in columns[:count]), strict=True))
         if _width([column.least for column in columns[:count]]) > room / 2:
-            return 1
+            break
+        rows = list(zip(*(column.cells for column in columns[:count]), strict=True))
         if len(set(rows)) == len(rows):
-            return count
-    return 1
+            return columns[:count], columns[count:]
+    numbers = Column(["#", *map(str, range(1, len(columns[0].cells)))])
+    return [numbers, columns[0]], columns[1:]
 
 
 def _width(widths: Sequence[int]) -> int:

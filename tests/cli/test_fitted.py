@@ -36,10 +36,13 @@ def test_what_is_not_a_terminal_has_room_for_everything() -> None:
     assert len(lines) == len(ROWS)
 
 
-def test_rows_of_one_method_are_told_apart_wherever_their_columns_stand() -> None:
-    blocks = table(HEADER, CELLS, 80).split("\n\n")
+@pytest.mark.parametrize(("room", "told_by"), [(80, "lr=0.0005"), (50, "\n3  er ")])
+def test_rows_of_one_method_are_told_apart_wherever_their_columns_stand(
+    room: int, told_by: str
+) -> None:
+    blocks = table(HEADER, CELLS, room).split("\n\n")
     assert len(blocks) > 1
-    assert all("lr=0.0005" in block for block in blocks)
+    assert all(told_by in block for block in blocks)
 
 
 def test_text_is_wrapped_and_none_of_it_is_lost() -> None:
