@@ -34,6 +34,7 @@ from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
+from onepass.words import as_html, brief
 
 
 class Whole(NamedTuple):
@@ -59,8 +60,10 @@ class Learner(Steps, Training, ABC):
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
-    optimizer, lr, weight_decay
+    optimizer
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
+    lr, weight_decay
+        The optimiser's learning rate, and its decay.
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
         the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
@@ -240,6 +243,18 @@ class Learner(Steps, Training, ABC):
     def views_per_sample(self) -> int:
         """How often a step trains each sample: twice if it is mirrored, which vectors are not."""
         return self.views.per_sample if self.prepared else 1 + self.mirror
+
+    def __repr__(self) -> str:
+        made = super().__repr__()
+        return f"<{made}: {self._progress}>" if self.steps else made
+
+    def _repr_html_(self) -> str:
+        settings = {name: brief(value) for name, value in self._chosen().items()}
+        return as_html(type(self).__name__, {**settings, "learned": self._progress})
+
+    @property
+    def _progress(self) -> str:
+        return f"{len(self.classes)} classes after {self.steps} steps"
 
     # ---- configuration
 

@@ -13,14 +13,17 @@ from typing import Annotated, get_args
 import typer
 
 from onepass import devices, executors, registry, toml
+from onepass.cli import fitted
+from onepass.cli import options as shared
 from onepass.cli.bars import Bars
-from onepass.cli.base import Imports, app, messages, one_of, printed, rich_table, say, whole
+from onepass.cli.base import Imports, app, messages, one_of, say, whole
 from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.record import warn_of_missing_points
+from onepass.report import tables
 from onepass.result import Result
 from onepass.settings import check
 from onepass.supplies import Supplies
@@ -28,6 +31,7 @@ from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
 MOST_THREADS = 1024
+CLASS_ORDERS = ("natural", "shuffled")
 MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
 
 
@@ -49,14 +53,20 @@ Examples:
 )
 def run(
     methods: Annotated[
-        list[str], typer.Argument(help="One or more, or all; see: onepass list methods.")
+        list[str],
+        typer.Argument(
+            help="One or more, or all; see: onepass list methods.",
+            autocompletion=shared.methods_or_all,
+        ),
     ],
     dataset: Annotated[
-        str, typer.Option(help="A name (see: onepass list datasets), a folder or a .npz.")
+        str,
+        typer.Option(
+            help="A name (see: onepass list datasets), a folder or a .npz.",
+            autocompletion=shared.datasets,
+        ),
     ] = Job.dataset,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets lie (default: $ONEPASS_DATA, or data).")
-    ] = None,
+    data_root: shared.DataRoot = None,
     image_size: Annotated[
         int | None, typer.Option(min=1, help="Scale your own images to this many pixels.")
     ] = Job.image_size,
@@ -70,26 +80,36 @@ def run(
         ),
     ] = False,
     normalise: Annotated[
-        str, typer.Option(help="By whose mean and deviation: dataset or first-task.")
+        str,
+        typer.Option(
+            help="By whose mean and deviation: dataset or first-task.",
+            autocompletion=shared.words(*get_args(Normalise)),
+        ),
     ] = Job.normalise,
     memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="How many seeds.")] = 1,
     stream: Annotated[
-        str, typer.Option(metavar="SPEC", help="NAME:KEY=VALUE,…; see: onepass list streams.")
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="NAME:KEY=VALUE,…; see: onepass list streams.",
+            autocompletion=shared.streams,
+        ),
     ] = Job.stream,
     tasks: Annotated[
         int | None, typer.Option(help="How many tasks (default: the paper's, or 5).")
     ] = Job.tasks,
     batch: Annotated[int, typer.Option(help="Samples of the stream per step.")] = Job.batch,
     class_order: Annotated[
-        str, typer.Option(help="natural or shuffled (by the seed).")
+        str,
+        typer.Option(
+            help="natural or shuffled (by the seed).",
+            autocompletion=shared.words(*CLASS_ORDERS),
+        ),
     ] = Job.class_order,
-    preset: Annotated[str, typer.Option(help="common, paper, official or tuned.")] = Job.preset,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
-    ] = None,
+    preset: shared.Preset = Job.preset,
+    set_: shared.Set = None,
     settings: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Constructor arguments as TOML; --set wins over them."),
@@ -104,33 +124,25 @@ def run(
         bool, typer.Option("--prequential", help="Also predict each batch before learning it.")
     ] = Job.prequential,
     probe: Annotated[
-        list[str] | None, typer.Option(help="Watch the run; repeatable; see: onepass list probes.")
+        list[str] | None,
+        typer.Option(
+            help="Watch the run; repeatable; see: onepass list probes.",
+            autocompletion=shared.probes,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
     ] = How.resume,
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
-    ] = How.anyway,
-    checkpoint: Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto|none", help="Steps between checkpoints; auto: ten seconds; or none."
-        ),
-    ] = str(How.checkpoint),
-    jobs_at_once: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    anyway: shared.Anyway = How.anyway,
+    checkpoint: shared.Checkpoint = str(How.checkpoint),
+    jobs_at_once: shared.Jobs = "1",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = Job.device,
-    engine: Annotated[
-        str, typer.Option(help="auto, eager or graph (one CUDA graph per step).")
-    ] = Learner.engine,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
+    device: shared.Device = Job.device,
+    engine: shared.Engine = Learner.engine,
+    precision: shared.Precision = Learner.precision,
     threads: Annotated[
         str,
         typer.Option(metavar="N|auto", help="CPU threads; auto: all cores; part of the identity."),
@@ -139,6 +151,7 @@ def run(
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
     ] = Job.deterministic,
     imports: Imports = None,
+    columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
     ] = False,
@@ -147,6 +160,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
+    tables.check_columns(fitted.names(columns), tables.COLUMNS)
     choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
@@ -157,7 +171,7 @@ def run(
             stream=stream,
             tasks=tasks,
             batch=batch,
-            class_order=one_of("--class-order", class_order, ("natural", "shuffled")),
+            class_order=one_of("--class-order", class_order, CLASS_ORDERS),
             image_size=image_size,
             test_fraction=test_fraction,
             mirror_is_same_class=False if mirror_is_another_class else None,
@@ -191,7 +205,7 @@ def run(
     else:
         with _plotting_imported_meanwhile():
             results = _execute_all(jobs, how, together, fail_fast, as_json)
-        _show(results, out)
+        _show(results, out, fitted.names(columns))
 
 
 def _choices(file: Path | None, pairs: list[str], options: dict[str, str]) -> dict[str, str]:
@@ -255,10 +269,8 @@ def _execute_all(
     return [results[index] for index in sorted(results)]
 
 
-def _show(results: list[Result], out: Path) -> None:
-    from onepass.report import tables
-
-    printed.print(rich_table(*tables.grid(tables.summarise(results))))
+def _show(results: list[Result], out: Path, columns: list[str]) -> None:
+    fitted.show(*tables.grid(tables.summarise(results), columns=columns))
     if len(results) == 1:
         say(f"run folder  {results[0].out}")
     try:

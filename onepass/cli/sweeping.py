@@ -18,8 +18,10 @@ import typer
 from onepass import agenda, campaign, devices, executors, lines
 from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
+from onepass.cli import fitted
+from onepass.cli import options as shared
 from onepass.cli.bars import ManyBars
-from onepass.cli.base import Imports, app, messages, printed, rich_table, say
+from onepass.cli.base import Imports, app, messages, say
 from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
 from onepass.errors import DataError, InputError
@@ -100,24 +102,16 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs, how far they are, how long they take.")
     ] = False,
-    jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    jobs: shared.Jobs = "1",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="End with the first run that fails.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = Job.device,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets lie (default: $ONEPASS_DATA, or data).")
-    ] = None,
-    checkpoint: Annotated[
-        str, typer.Option(metavar="N|auto|none", help="Steps between checkpoints, as for run.")
-    ] = str(How.checkpoint),
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
-    ] = How.anyway,
+    device: shared.Device = Job.device,
+    data_root: shared.DataRoot = None,
+    checkpoint: shared.Checkpoint = str(How.checkpoint),
+    anyway: shared.Anyway = How.anyway,
     imports: Imports = None,
+    columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per run, nothing else.")
     ] = False,
@@ -135,7 +129,7 @@ def sweep(
         entries = campaign.survey(planned, folder, held)
         costs = Costs([*held, *(one.result for one in entries if one.result)])
         if dry_run:
-            _show(entries, costs, as_json)
+            _show(entries, costs, as_json, columns)
             return
         tally = Tally(append, as_json)
         todo = _to_do(entries, {one.identity for one in held}, tally)
@@ -224,7 +218,7 @@ def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list
 # ---- --dry-run
 
 
-def _show(entries: Sequence[Entry], costs: Costs, as_json: bool) -> None:
+def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | None) -> None:
     expected = [None if one.result else costs.expected(one.job) for one in entries]
     rows = [
         {
@@ -232,20 +226,16 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool) -> None:
             "variant": one.job.variant,
             "priority": one.planned.priority + 1,
             "state": one.state,
-            "expected_seconds": seconds,
         }
-        for one, seconds in zip(entries, expected, strict=True)
+        for one in entries
     ]
     if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row))
+        for row, seconds in zip(rows, expected, strict=True):
+            typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
     times = ["" if seconds is None else _time(seconds) for seconds in expected]
-    cells = [
-        [str(value) for value in {**row, "expected_seconds": shown}.values()]
-        for row, shown in zip(rows, times, strict=True)
-    ]
-    printed.print(rich_table(["run", "variant", "priority", "state", "expected"], cells))
+    timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
+    fitted.show_rows(timed, columns)
     counts = Counter(one.state for one in entries)
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from onepass import devices, executors, listeners, plugins, registry, toml
+from onepass.cli import options as shared
+from onepass.cli.bars import progress
 from onepass.cli.base import Imports, app, messages, one_of
 from onepass.cli.running import MOST_SEEDS, at_once, read_pairs, thread_count
 from onepass.errors import InputError, TrainingError, UnknownNameError
@@ -55,13 +56,17 @@ A space, as TOML:
   set = {mirror = true}"""
 )
 def tune(
-    method: Annotated[str, typer.Argument(help="See: onepass list methods.")],
+    method: shared.Method,
     space: Annotated[
         Path, typer.Option(metavar="FILE", help="What to search, as TOML; see below.")
     ],
     trials: Annotated[int, typer.Option(min=1, help="How many in all.")],
     objective: Annotated[
-        str, typer.Option(help="accuracy (final), anytime, or the mean of both.")
+        str,
+        typer.Option(
+            help="accuracy (final), anytime, or the mean of both.",
+            autocompletion=shared.words(*OBJECTIVES),
+        ),
     ] = OBJECTIVES[0],
     validation: Annotated[
         float | None,
@@ -73,24 +78,21 @@ def tune(
     seed: Annotated[
         int, typer.Option(min=0, help="Of the sampler: the same one tries the same.")
     ] = 0,
-    jobs_at_once: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    jobs_at_once: shared.Jobs = "1",
     out: Annotated[
         Path | None, typer.Option(help="Where the search goes (default: tune-METHOD).")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="As for run.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="As for run.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="As for run.", autocompletion=shared.datasets)
+    ] = None,
+    data_root: shared.DataRoot = None,
     memory: Annotated[int | None, typer.Option(min=0, help="As for run.")] = None,
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     preset: Annotated[str | None, typer.Option(help="As for run: where trials start from.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As for run: what is not searched."),
-    ] = None,
+    set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = Job.device,
+    device: shared.Device = Job.device,
     threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
     imports: Imports = None,
 ) -> None:
@@ -173,14 +175,7 @@ def _said_how_to_go_on() -> Iterator[None]:
 
 def _shown(search: Search, together: int, trials: int) -> Standing:
     """Runs the search with a bar for it and one for each run, on standard error."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    bars = Progress(*columns, console=messages)
+    bars = progress()
     runs: dict[tuple[int, int] | None, Any] = {}
 
     def watch(trial: int, seed: int, now: listeners.Progress) -> None:
