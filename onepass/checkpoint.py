@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from onepass import devices, registry
+from onepass import devices, plugins, registry
 from onepass.compare import expect_kind, expect_number
 from onepass.errors import CheckpointError, InputError
 from onepass.files import write_atomically
-from onepass.parts import Images
+from onepass.parts import Images, Label
+from onepass.words import quoted, shortened
 
 if TYPE_CHECKING:
     from onepass.learner import Learner
@@ -36,12 +38,22 @@ def content(learner: Learner) -> dict[str, Any]:
         name: None if isinstance(value, nn.Module) else value  # files hold no code
         for name, value in learner.get_params().items()
     }
+    known = bool(learner.names) and learner.names.keys() >= set(learner.classes)
+    settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
+        **_module(learner),
         "settings": settings,
         "state": learner.good_state(),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
+        **({"class_names": list(learner.names.values())} if known else {}),
     }
+
+
+def _module(learner: Learner) -> dict[str, str]:
+    """Which code it needs besides this package."""
+    module = type(learner).__module__
+    return {} if module.startswith("onepass.") else {"module": module}
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
@@ -96,6 +108,7 @@ def restored(
 ) -> Learner:
     """The learner in the content of a checkpoint; `path` names it in errors."""
     where = devices.resolve(device)
+    _expect_code(content, path)
     try:
         settings = _settings(content, where, device=device, net=net)
         if settings["net"] is not None:
@@ -107,6 +120,21 @@ def restored(
     raise CheckpointError(
         f"{path} was made with a network of its own: open it with net=that network"
     )
+
+
+def _expect_code(content: dict[str, Any], path: str) -> None:
+    """A file says which code it needs, and imports none: that is for the user to name."""
+    method, module, settings = (content.get(name) for name in ("method", "module", "settings"))
+    if isinstance(method, str) and isinstance(module, str) and method not in registry.METHODS:
+        raise CheckpointError(
+            f"{path} was made by {quoted(method)} of the module {quoted(module)}, which is not "
+            f"here: if you trust it, name it, with --import {shortened(module)} or imports=[...]"
+        )
+    if isinstance(settings, dict):
+        try:
+            plugins.expect_named(settings.get("net"), path)
+        except InputError as problem:
+            raise CheckpointError(str(problem)) from None
 
 
 def _settings(
@@ -126,11 +154,12 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     learner.load_state_dict(content["state"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
+        learner.names = dict(enumerate(content["class_names"]))
     learner.spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
     return learner
 
 
-def _expect_names(names: Any, labels: list[int]) -> None:
+def _expect_names(names: Any, labels: list[Label]) -> None:
     """One for each label of a run's dataset."""
     expect_kind(names, list, "class_names")
     for name in names:
@@ -149,10 +178,17 @@ def _images(counts: Any, purpose: str) -> Images:
 
 
 def open_learner(
-    path: str | Path, *, device: str = "auto", net: nn.Module | None = None
+    path: str | Path,
+    *,
+    device: str = "auto",
+    net: nn.Module | None = None,
+    imports: Sequence[str] = (),
 ) -> Learner:
     """A learner that goes on where the saved one was; on the same kind of device, bit for bit.
 
     `net` is needed if the learner was made with a network of your own: files hold data, never code.
+    `imports` are modules to import first, such as the one of your own method: a file says what it
+    needs, and imports nothing by itself.
     """
+    plugins.import_named(imports)
     return restored(read(Path(path)), str(path), device=device, net=net)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onepass.checkpoint import read, restored
 from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
-from onepass.errors import CheckpointError, DataError, InputError, RunError
+from onepass.errors import DataError, InputError, RunError
 from onepass.record import RunFolder
 from onepass.unlike import Doubt, Doubts
 
 
 class Prediction(NamedTuple):
-    """An image's class, by name where the checkpoint knows names, and its probability."""
+    """What an image's class is called, and its probability."""
 
     path: str
     label: str
@@ -38,7 +38,7 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
-    names = _names(content.get("class_names"), learner.classes, model)
+    names = learner.class_names
     channels, height, width = shape
     doubts = Doubts(learner, scaled=_were_scaled(model))
     for path in _images(images):
@@ -50,8 +50,8 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
             continue
         doubts.look(file, str(path), pixels)
         probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
-        label = learner.classes[int(probabilities.argmax())]
-        yield Prediction(str(path), names[label], float(probabilities.max()))
+        name = names[int(probabilities.argmax())]
+        yield Prediction(str(path), name, float(probabilities.max()))
     yield from doubts.told()
 
 
@@ -61,17 +61,6 @@ def _were_scaled(model: Path) -> bool:
         run = RunFolder(model.parent).description() or {}
         return "image_size=" in str(run.get("variant"))
     return False
-
-
-def _names(saved: Any, classes: list[int], model: Path) -> dict[int, str]:
-    """What each class is called: by its number, if the checkpoint has no names."""
-    if saved is None:
-        return {label: str(label) for label in classes}
-    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
-        raise CheckpointError(f"{model} has class names that are not text")
-    if max(classes, default=-1) >= len(saved):
-        raise CheckpointError(f"{model} has learned class {max(classes)}, but names {len(saved)}")
-    return {label: saved[label] for label in classes}
 
 
 def _images(images: Path) -> list[Path]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from onepass.devices import room_for
 from onepass.errors import InputError
 from onepass.learner import Learner
@@ -54,6 +57,8 @@ def make_ready(learner: Learner, stream: Stream) -> None:
     if not isinstance(learner, Learner) or not isinstance(stream, Stream):
         given = f"a {type(learner).__name__} and a {type(stream).__name__}"
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
+    if any(isinstance(label, str) for label in learner.classes[:1]):
+        raise InputError("this learner's labels are text, and those of a stream are numbers")
     if not learner.prepared:
         first, _ = stream.batch(0)
         with room_for(_numbers(learner, stream)):
@@ -101,7 +106,7 @@ def _walk(
             x, y = stream.batch(index)
         if prequential:
             with clock.scoring:
-                hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
+                hits += _right(learner, x, y) if learner.steps else 0
             tried += len(y)
         done, boundary = index + 1, stream.ends_task(index)
         due = is_scored(learner, stream, every, done)
@@ -122,6 +127,10 @@ def _walk(
         if boundary:
             listener.task_ended(tick.task)
         yield tick
+
+
+def _right(learner: Learner, x: Tensor, y: Tensor) -> int:
+    return int((torch.as_tensor(learner.predict(x)).cpu() == y).sum())
 
 
 def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:

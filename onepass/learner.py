@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onepass import checkpoint, files, inputs, saved
-from onepass.classbook import ClassBook
+from onepass import checkpoint, devices, files, inputs, saved
+from onepass.classbook import ClassBook, Texts
 from onepass.copies import Copy
 from onepass.errors import (
     CheckpointError,
@@ -29,7 +29,7 @@ from onepass.errors import (
 )
 from onepass.memory import Store
 from onepass.nets import Head
-from onepass.parts import Images, Preset, Step, parts_of
+from onepass.parts import Images, Label, Preset, Step, parts_of
 from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
@@ -54,7 +54,9 @@ class Learner(Steps, Training, ABC):
     net
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
         (`mlp`, `resnet18`; `onepass list networks`), or a module of your own that gives (samples,
-        features); it is copied, never changed.
+        features); it is copied, never changed. `package.module:function` is a function from the
+        shape of a sample to such a module. What is frozen in it (`requires_grad` False) stays as it
+        is, BatchNorm's statistics too.
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
@@ -77,7 +79,7 @@ class Learner(Steps, Training, ABC):
     seed
         Of initialisation, draws and augmentation, each by a generator of its own.
     device
-        `auto` (a GPU where there is one), `cpu` or `cuda`.
+        `auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
     engine
         `auto` (a CUDA graph on a GPU), `eager` or `graph`.
     precision
@@ -97,6 +99,7 @@ class Learner(Steps, Training, ABC):
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
     task_ended: bool = field(init=False, repr=False, default=False)
+    names: dict[Label, str] = field(init=False, repr=False, default_factory=dict)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
     _last_loss: Tensor | None = field(init=False, repr=False, default=None)
@@ -138,17 +141,19 @@ class Learner(Steps, Training, ABC):
     # ---- the front door
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); whole labels.
+        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); labels are text or
+        whole numbers, of one kind for as long as the learner lives.
 
         A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
-        labels = inputs.as_labels(y, len(samples))
+        batch = inputs.as_labels(y, len(samples))
         with self._changing():
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            batch = labels.tolist()
             brings_new = self.book.has_unseen(batch)
+            if brings_new:
+                self.book.expect_kind_of(batch[0])
             with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
                 rows = self._admit(batch)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
@@ -178,8 +183,9 @@ class Learner(Steps, Training, ABC):
         with self._turns.look():
             return self._predictor().scores(x)
 
-    def predict(self, x: Any) -> Tensor:
-        """The label of the highest score, (n). Waits for a step that another thread is making."""
+    def predict(self, x: Any) -> Tensor | Texts:
+        """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's.
+        Waits for a step that another thread is making."""
         with self._turns.look():
             return self._predictor().predict(x)
 
@@ -189,9 +195,15 @@ class Learner(Steps, Training, ABC):
             return self._predictor().on_its_own()
 
     @property
-    def classes(self) -> list[int]:
+    def classes(self) -> list[Label]:
         """The labels seen so far, in order of arrival."""
         return list(self.book.labels)
+
+    @property
+    def class_names(self) -> list[str]:
+        """What each of `classes` is called: as in the dataset that a run learned it from, else by
+        its label."""
+        return [self.names.get(label, str(label)) for label in self.book.labels]
 
     @property
     def task(self) -> int:
@@ -294,7 +306,11 @@ class Learner(Steps, Training, ABC):
         """Goes on where the saved learner was; this one must have learned nothing yet."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
-        with self._turns.change(), torch.inference_mode(False):
+        with (
+            self._turns.change(),
+            torch.inference_mode(False),
+            devices.current(self.device),
+        ):
             book = saved.book_of(state, self.gap)
             try:
                 self._become(state, book)
@@ -336,7 +352,7 @@ class Learner(Steps, Training, ABC):
         made in inference mode can never be trained."""
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._turns.change(), torch.enable_grad():
+        with self._turns.change(), torch.enable_grad(), devices.current(self.device):
             yield
 
     def _expect_finite(self, net: nn.Module) -> None:
@@ -391,7 +407,7 @@ class Learner(Steps, Training, ABC):
             self._trainer = None
             raise
 
-    def _admit(self, batch: list[int]) -> Tensor:
+    def _admit(self, batch: list[Label]) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
         if self.book.has_unseen(batch):
             known = len(self.book.labels)
@@ -402,8 +418,8 @@ class Learner(Steps, Training, ABC):
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
-        if self.where.type == "cpu":
-            return rows
+        if self.where.type != "cuda":
+            return rows.to(self.where)
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
     @contextmanager
@@ -458,7 +474,8 @@ class Learner(Steps, Training, ABC):
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
         trainer, now = self.trainer, (self.steps, self.task, self.task_ended)
         if self._scorer is None or self._scorer[0] != now:
-            with torch.inference_mode(False):  # what is made here may have to be trained
+            # what is made here may have to be trained
+            with torch.inference_mode(False), devices.current(self.device):
                 self.check_finite()
                 made = self.scorer()
                 if made is not trainer.evaluator:

@@ -100,11 +100,11 @@ class TestSet:
 
     def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Correct predictions and test samples, per class."""
-        known = (label for label in sorted(learner.classes) if label < len(self.samples))
-        tested = [label for label in known if len(self.samples[label])]
+        known, there = set(learner.classes), range(len(self.samples))
+        tested = [label for label in there if label in known and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
-        predicted = learner.predict(torch.cat([self.samples[label] for label in tested])).cpu()
-        hit = truth[predicted == truth]
+        predicted = learner.predict(torch.cat([self.samples[label] for label in tested]))
+        hit = truth[torch.as_tensor(predicted).cpu() == truth]
         return _count(hit, len(self.samples)), _count(truth, len(self.samples))
 
 

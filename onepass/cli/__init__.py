@@ -20,6 +20,7 @@ with told_in_a_line():
 
     from onepass.cli import (
         benching,
+        checking,
         completing,
         data,
         predicting,
@@ -112,6 +113,7 @@ def _say(problem: object, status: int) -> int:
 
 __all__ = [
     "benching",
+    "checking",
     "data",
     "main",
     "predicting",

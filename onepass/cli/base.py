@@ -6,11 +6,12 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from onepass import plugins
 from onepass.errors import InputError, UnknownNameError
 from onepass.settings import LARGEST
 from onepass.words import READABLE, plain, quoted
@@ -23,6 +24,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _import(modules: list[str] | None) -> list[str]:
+    plugins.import_named(modules or [])
+    return modules or []
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        callback=_import,
+        help="A module that registers something of yours; repeatable.",
+    ),
+]
 messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 

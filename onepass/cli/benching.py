@@ -12,8 +12,8 @@ from onepass import devices, record
 from onepass.bench import Case
 from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli.base import app, messages, whole
-from onepass.cli.running import read_pairs
+from onepass.cli.base import Imports, app, messages, whole
+from onepass.cli.running import read_pairs, thread_count
 from onepass.errors import InputError
 from onepass.job import Job
 from onepass.learner import Learner
@@ -62,7 +62,10 @@ def bench(
     device: shared.Device = Learner.device,
     engine: shared.Engine = Learner.engine,
     precision: shared.Precision = Learner.precision,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = Job.threads,
+    threads: Annotated[
+        str, typer.Option(metavar="N|auto", help="CPU threads; auto: all cores.")
+    ] = str(Job.threads),
+    imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
@@ -73,7 +76,7 @@ def bench(
     check_columns(fitted.names(columns), COLUMNS)
     for name, given in numbers.items():
         check(f"--{name}", tuple(given), tuple[int, ...])
-    where = devices.resolve(device).type
+    where, count = str(devices.resolve(device)), thread_count(threads)
     chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
     cases = [
         Case(
@@ -93,13 +96,13 @@ def bench(
     for case in cases:
         case.learner()
     rows = []
-    with benchmarks.threads(threads):
+    with benchmarks.threads(count):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)
             rows.append(_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": threads, **record.surroundings()}))
+                typer.echo(json.dumps({**found, "threads": count, **record.surroundings()}))
     if not as_json:
         fitted.show_rows(rows, columns)
 
@@ -118,7 +121,7 @@ def _row(found: dict[str, Any]) -> dict[str, str]:
         rate(found["steps_per_second"]),
         rate(found["images_per_second"]),
         f"{found['fraction_of_bare']:.2f}",
-        f"{found['peak_megabytes']:.0f}",
+        "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
     )
     return dict(zip(COLUMNS, cells, strict=True))
 
@@ -126,7 +129,7 @@ def _row(found: dict[str, Any]) -> dict[str, str]:
 def _shape(text: str, device: str) -> tuple[int, ...]:
     """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
     if text == "auto":
-        return (3, 32, 32) if device == "cuda" else (1, 28, 28)
+        return (1, 28, 28) if device == "cpu" else (3, 32, 32)
     wanted = "channels,height,width, or features"
     numbers = text.split(",")
     if len(numbers) not in (1, 3):

@@ -10,8 +10,7 @@ import typer
 
 from onepass import registry
 from onepass.cli.base import summary
-from onepass.data.catalogue import CATALOGUE
-from onepass.data.load import EMBEDDED
+from onepass.data.load import names
 from onepass.job import PRESETS
 from onepass.probes import PROBES
 from onepass.streams import STREAMS
@@ -32,11 +31,11 @@ def methods_or_all() -> Words:
 
 
 def datasets() -> Words:
-    return [*EMBEDDED, *CATALOGUE]
+    return list(names())
 
 
 def streams() -> Words:
-    return [(info.key, summary(info.make)) for info in STREAMS.entries.values()]
+    return [(info.key, summary(info.make)) for info in STREAMS.all().values()]
 
 
 def probes() -> Words:
@@ -87,7 +86,10 @@ Anyway = Annotated[
     bool, typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too.")
 ]
 Device = Annotated[
-    str, typer.Option(help="auto, cpu or cuda.", autocompletion=words("auto", "cpu", "cuda"))
+    str,
+    typer.Option(
+        help="auto, cpu, mps, cuda or cuda:N.", autocompletion=words("auto", "cpu", "mps", "cuda")
+    ),
 ]
 Engine = Annotated[
     str,

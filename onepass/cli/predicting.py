@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from onepass.cli import options as shared
-from onepass.cli.base import app, messages
+from onepass.cli.base import Imports, app, messages
 from onepass.job import Job
 from onepass.words import plain
 
@@ -26,6 +26,7 @@ def predict(
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
     device: shared.Device = Job.device,
+    imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and score (softmax probability) for every image."""

@@ -16,7 +16,7 @@ from onepass import devices, executors, registry, toml
 from onepass.cli import fitted
 from onepass.cli import options as shared
 from onepass.cli.bars import Bars
-from onepass.cli.base import app, messages, one_of, say, whole
+from onepass.cli.base import Imports, app, messages, one_of, say, whole
 from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job, Normalise
@@ -31,6 +31,7 @@ from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
 CLASS_ORDERS = ("natural", "shuffled")
+MOST_THREADS = 1024
 MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
 
 
@@ -45,6 +46,7 @@ Examples:
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
+  onepass run lwf --import lwf
   onepass run all --seeds 3 --jobs auto --out every/
   onepass run all --jobs auto --fail-fast
   onepass run gsa --out runs/ --resume"""
@@ -142,11 +144,13 @@ def run(
     engine: shared.Engine = Learner.engine,
     precision: shared.Precision = Learner.precision,
     threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads; part of a run's identity.")
-    ] = Job.threads,
+        str,
+        typer.Option(metavar="N|auto", help="CPU threads; auto: all cores; part of the identity."),
+    ] = str(Job.threads),
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
     ] = Job.deterministic,
+    imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
@@ -177,11 +181,12 @@ def run(
             validation=validation,
             every=every,
             prequential=prequential,
-            device=devices.resolve(device).type,
-            threads=threads,
+            device=str(devices.resolve(device)),
+            threads=thread_count(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
+            imports=tuple(imports or ()),
         )
         for name in _every(methods)
         for one in range(seed, seed + seeds)
@@ -295,6 +300,17 @@ def at_once(text: str) -> int | None:
     if text == "auto":
         return None
     return whole("--jobs", text, "a number of runs, at least 1, or auto")
+
+
+def thread_count(text: str) -> int:
+    """auto: as many as this process has cores."""
+    if text == "auto":
+        return devices.cores()
+    wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
+    count = whole("--threads", text, wanted)
+    if count > MOST_THREADS:
+        raise InputError(f"--threads takes {wanted}, not {count}")
+    return count
 
 
 def checkpoint_steps(text: str) -> CheckpointEvery:

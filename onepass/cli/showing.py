@@ -13,10 +13,9 @@ from torch import nn
 from onepass import registry
 from onepass.cli import fitted
 from onepass.cli import options as shared
-from onepass.cli.base import app, one_of, say, summary
-from onepass.data import load, usual_tasks
+from onepass.cli.base import Imports, app, one_of, say, summary
+from onepass.data import DATASETS, load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
-from onepass.data.load import EMBEDDED
 from onepass.errors import InputError
 from onepass.job import Job, preset_names
 from onepass.learner import Learner
@@ -56,6 +55,7 @@ def list_(
             autocompletion=shared.methods,
         ),
     ] = None,
+    imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
@@ -104,32 +104,33 @@ def _stores(method: type[Learner]) -> list[Store]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    embedded = [
-        {"dataset": name, "classes": 10, "what": summary(load)} for name, load in EMBEDDED.items()
+    made = [
+        {"dataset": info.key, "classes": info.classes, "what": summary(info.make)}
+        for info in DATASETS.all().values()
     ]
     published = [
         {
             "dataset": entry.name,
-            "classes": len(entry.train),
+            "classes": entry.classes,
             "what": f"{sum(entry.train)} + {sum(entry.test)} images of {entry.shape[1]}x"
             f"{entry.shape[2]}; onepass data check {entry.name} says whether it is here",
         }
         for entry in CATALOGUE.values()
     ]
-    return embedded + published
+    return made + published
 
 
 def _streams() -> list[dict[str, Any]]:
     return [
         {"stream": info.key, "keys": " ".join(info.arguments), "what": summary(info.make)}
-        for info in STREAMS.entries.values()
+        for info in STREAMS.all().values()
     ]
 
 
 def _networks() -> list[dict[str, Any]]:
     return [
         {"network": info.key, "takes": info.takes, "what": summary(info.make)}
-        for info in NETWORKS.entries.values()
+        for info in NETWORKS.all().values()
     ]
 
 
@@ -226,6 +227,7 @@ def figure(
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
+    imports: Imports = None,
 ) -> None:
     """Draw finished runs, or a stream: class against time."""
     from onepass.report import figures

@@ -21,7 +21,7 @@ from onepass.campaign import Ended, Entry
 from onepass.cli import fitted
 from onepass.cli import options as shared
 from onepass.cli.bars import ManyBars
-from onepass.cli.base import app, messages, say
+from onepass.cli.base import Imports, app, messages, say
 from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
 from onepass.errors import DataError, InputError
@@ -110,6 +110,7 @@ def sweep(
     data_root: shared.DataRoot = None,
     checkpoint: shared.Checkpoint = str(How.checkpoint),
     anyway: shared.Anyway = How.anyway,
+    imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per run, nothing else.")
@@ -118,7 +119,8 @@ def sweep(
     """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
     until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
-    planned = sweeps.read(file, device=devices.resolve(device).type, data_root=root)
+    chosen = str(devices.resolve(device))
+    planned = sweeps.read(file, device=chosen, data_root=root, imports=imports or ())
     planned = sweeps.without_repeats(_known(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
@@ -133,7 +135,8 @@ def sweep(
         todo = _to_do(entries, {one.identity for one in held}, tally)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
         where = "" if out is None and append is not None else f"; in {folder}"
-        executor = Processes(executors.fitting(at_once(jobs), [one.job for one in planned]))
+        fitting = executors.fitting(at_once(jobs), [one.job for one in planned])
+        executor = Processes(fitting, until=until)
         if until is None:  # else only few of them may ever start
             campaign.check(todo, executor)
         try:
@@ -157,8 +160,8 @@ def _carry_out(
     jobs, left = [one.job for one in todo], set(range(len(todo)))
     with ManyBars(jobs, tally.skipped) as bars:
         endings = campaign.carry_out(todo, how, executor, costs, bars.watch, until=until)
-        with closing(campaign.until_time(endings, until)) as timed:
-            for ended in timed:
+        with closing(endings):
+            for ended in endings:
                 left.remove(ended.number)
                 tally.add(jobs[ended.number], ended, how.out)
                 bars.end(ended.number, failed=isinstance(ended.outcome, Exception))

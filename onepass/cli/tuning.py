@@ -10,11 +10,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from onepass import devices, executors, listeners, registry, toml
+from onepass import devices, executors, listeners, plugins, registry, toml
 from onepass.cli import options as shared
 from onepass.cli.bars import progress
-from onepass.cli.base import app, messages, one_of
-from onepass.cli.running import MOST_SEEDS, at_once, read_pairs
+from onepass.cli.base import Imports, app, messages, one_of
+from onepass.cli.running import MOST_SEEDS, at_once, read_pairs, thread_count
 from onepass.errors import InputError, TrainingError, UnknownNameError
 from onepass.job import Job
 from onepass.settings import check
@@ -93,7 +93,8 @@ def tune(
     set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     device: shared.Device = Job.device,
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="As for run.")] = None,
+    threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
+    imports: Imports = None,
 ) -> None:
     """Search a method's best settings on held-out training data, with Optuna.
 
@@ -111,7 +112,7 @@ def tune(
         "preset": preset,
         "validation": validation,
         "every": every,
-        "threads": threads,
+        "threads": None if threads is None else thread_count(threads),
         "seeds": seeds,
     }
     searched, fixed = _read(space, method)
@@ -119,8 +120,9 @@ def tune(
     chosen = {**fixed.pop("set"), **read_pairs(set_ or [])}
     per_trial = fixed.pop("seeds")
     root = str(data_root) if data_root else None
-    where = devices.resolve(device).type
-    job = Job(method, settings=chosen, device=where, data_root=root, **fixed)
+    where = str(devices.resolve(device))
+    here: dict[str, Any] = {"device": where, "data_root": root, "imports": tuple(imports or ())}
+    job = Job(method, settings=chosen, **here, **fixed)
     if job.deterministic:
         devices.allow_determinism()
     asked = Asked(job, searched, objective, per_trial, seed)
@@ -150,7 +152,16 @@ def _read(file: Path, method: str) -> tuple[Space, dict[str, Any]]:
             raise InputError(f"{file}: {name} must be at least {LEAST[name]}, not {value}")
     options = {name.replace("-", "_"): value for name, value in {**USUAL, **table}.items()}
     options["set"] = {name: toml.as_text(one, name) for name, one in options["set"].items()}
+    for net in (options["set"].get("net"), *_searched(content, "net")):
+        plugins.expect_named(net, str(file))
     return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
+
+
+def _searched(content: dict[str, Any], name: str) -> list[Any]:
+    """The alternatives of a setting in a space."""
+    space = content.get("space")
+    values = space.get(name) if isinstance(space, dict) else None
+    return values if isinstance(values, list) else []
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from onepass.supplies import Supplies
 from onepass.tune.space import Space
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
-BESIDE = ("method", "settings", "seed", "data_root", "probes", "fingerprint")
+BESIDE = ("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Asked:
             "space": self.space.asked,
             "set": self.job.settings,
             **job,
+            "device": self.job.device_kind,
             "dataset": OWN if self.job.is_own else self.job.dataset,
             "data_sha256": self.job.data_sha256,
             "objective": self.objective,
