@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,9 +41,14 @@ def file() -> Path:
 
 
 def stamp() -> str:
-    """Another one after every change of the package."""
+    """Another one after every change of the package, and of what is installed, which may bring
+    methods too."""
     package = Path(__file__).parent
-    return f"{package} {max(path.stat().st_mtime_ns for path in package.rglob('*.py'))}"
+    installed = [Path(place) for place in sys.path if place.endswith("-packages")]
+    changed = [
+        one.stat().st_mtime_ns for one in (*package.rglob("*.py"), *installed) if one.exists()
+    ]
+    return f"{package} {max(changed)}"
 
 
 def read() -> Stored | None:

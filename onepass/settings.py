@@ -6,7 +6,7 @@ import ast
 import inspect
 import math
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -76,7 +76,7 @@ class Configured:
             Setting(
                 name=one.name,
                 type=_say(hints[one.name]),
-                default=_as_text(one.default),
+                default="" if one.default is MISSING else _as_text(one.default),
                 meaning=meanings.get(one.name, ""),
             )
             for one in ordered

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from onepass import devices, plugins, registry
+from onepass.cli import options as shared
 from onepass.cli.base import Imports, app, messages, say
 from onepass.errors import InputError
 from onepass.learner import Learner
@@ -21,9 +22,14 @@ Examples:
 )
 def check(
     method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="MODULE:CLASS, or the name of a method.")
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help="MODULE:CLASS, or the name of a method.",
+            autocompletion=shared.methods,
+        ),
     ],
-    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "cpu",
+    device: shared.Device = "cpu",
     imports: Imports = None,
 ) -> None:
     """Run a method against the contract (seconds to minutes); exit 1 if a check fails."""

@@ -10,8 +10,7 @@ import typer
 
 from onepass import registry
 from onepass.cli.base import summary
-from onepass.data import DATASETS
-from onepass.data.catalogue import CATALOGUE
+from onepass.data.load import names
 from onepass.job import PRESETS
 from onepass.probes import PROBES
 from onepass.streams import STREAMS
@@ -32,7 +31,7 @@ def methods_or_all() -> Words:
 
 
 def datasets() -> Words:
-    return [*DATASETS.names(), *CATALOGUE]
+    return list(names())
 
 
 def streams() -> Words:

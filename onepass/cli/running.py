@@ -30,8 +30,8 @@ from onepass.supplies import Supplies
 from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
-MOST_THREADS = 1024
 CLASS_ORDERS = ("natural", "shuffled")
+MOST_THREADS = 1024
 MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
 
 
