@@ -40,10 +40,10 @@ class Reservoir(Store):
         uniform = enumerate(self._uniform(len(y)).tolist(), int(self.offered) + 1)
         places = (k - 1 if k <= self.capacity else int(one * k) for k, one in uniform)
         last = {place: i for i, place in enumerate(places) if place < self.capacity}
-        if last:
-            slots, chosen = torch.tensor([*last.keys()]), torch.tensor([*last.values()])
-            kept = {name: values[chosen] for name, values in fields.items()}
-            self.write(slots, x[chosen], y[chosen], **kept)
+        for place, i in last.items():
+            self.x[place], self.y[place] = x[i], y[i]
+            for name, values in fields.items():
+                self.fields[name][place] = values[i]
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
