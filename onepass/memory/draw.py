@@ -46,7 +46,7 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     behind &= drawn[..., 1:] != drawn[..., :-1]
     # repetitions come behind everything genuine, in their order
     key, chosen = torch.where(fresh, key, NEVER + listed).topk(count, largest=False, sorted=True)
-    return drawn.gather(-1, chosen).long(), key < NEVER
+    return drawn.gather(-1, chosen).to(population.dtype), key < NEVER
 
 
 def _cycled(listed: Tensor, many: Tensor | int) -> Tensor:
@@ -63,11 +63,10 @@ def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
     """The positions of the ranks-th true entries of a mask, counted from 0, given how many entries
     are true up to each position.
 
-    Ranks past the last one give the last position; the caller masks them.
+    Ranks past the last one give the number of positions; the caller masks them.
 
     >>> counts = torch.tensor([0, 1, 1, 0, 1]).cumsum(0)
     >>> nth_true(counts, torch.tensor([0, 2]))
     tensor([1, 4])
     """
-    wanted = (ranks + 1).to(counts.dtype)
-    return torch.searchsorted(counts, wanted).clamp(max=counts.shape[-1] - 1)
+    return torch.searchsorted(counts, ranks.to(counts.dtype), right=True)  # where counts > rank

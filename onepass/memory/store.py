@@ -131,7 +131,7 @@ class Store(Part, ABC):
         # how many samples of each group there are                               (groups)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
         ranks, genuine = distinct(count, held, self.rng)  # the how-manieth of its group
-        return nth_true(counts, ranks), genuine
+        return nth_true(counts, ranks).clamp(max=self.capacity), genuine
 
     def independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
         """Several draws, each of distinct slots and knowing nothing of the others, (draws, count);
