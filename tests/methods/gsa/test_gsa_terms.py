@@ -14,8 +14,6 @@ from torch import Tensor
 
 from onepass.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.methods.gsa import within_and_across
-
-
 from onepass.parts import Output
 
 
