@@ -97,13 +97,14 @@ class _RowsOfTheirOwn:
         count = self._count(parameters[0])  # k, no further than it makes a difference   (rows)
         count.add_(1).clamp_(max=CORRECTED)
         corrections = _corrections(group["betas"], count.device).index_select(0, count)
-        rate, root = lr * corrections[:, 0], corrections[:, 1]
+        rate, root = corrections.unbind(1)
+        rate = lr * rate
         for one in parameters:
             if group["decoupled_weight_decay"]:
                 one.mul_(1 - lr * group["weight_decay"])
             m, v = self.state[one]["exp_avg"], self.state[one]["exp_avg_sq"]
             by_row = (-1,) + (1,) * (one.ndim - 1)
-            below = torch.add(v.sqrt(), root.view(by_row), alpha=eps)
+            below = v.sqrt().add_(root.view(by_row), alpha=eps)
             one.addcmul_(m / below, rate.view(by_row), value=-1)
 
     def _count(self, parameter: nn.Parameter) -> Tensor:

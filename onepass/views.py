@@ -107,7 +107,7 @@ class Views:
         """Rows for the views of consecutive batches, batch by batch: the mirror images, which lie
         behind all samples, go with their own batch."""
         if self.per_sample == 1:
-            return list(torch.split(rows, list(sizes)))
+            return list(rows.split_with_sizes(list(sizes)))
         by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 

@@ -108,7 +108,7 @@ class MixedReservoir(Reservoir):
         drawn = (self.size_of_mix, self.fill)
         lines = Lines(self, stream, self._new, drawn)
         if not current:
-            none = stream.cut(0, len(stream.y))[0]
+            none = Samples(stream.x[:0], stream.y[:0], stream.weight[:0])
             return none, lines.take(self._places)
         first = 0 if from_stream else lines.in_stream[NEW]
         wanted = line(NEW, first, current, self.rng.device).then(self._places)
