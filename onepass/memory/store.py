@@ -157,7 +157,7 @@ class Store(Part, ABC):
         fallback at weight 0 where the first of them is not."""
         x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
         some = genuine[:1]
-        if not (at_hand(some) and some):  # the fallback is not in sight, or may be needed
+        if not (at_hand(some) and some.tolist() == [True]):  # else the fallback is not needed
             cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
             y = torch.where(some, y, fallback.y.index_select(0, cycle))
             some = some.view(-1, *[1] * (x.ndim - 1))

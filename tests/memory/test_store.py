@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, evenly, filled, generator, samples
+from memories import PROPERTY, as_on_a_device, evenly, filled, generator, samples
 
 from onepass import InputError
 from onepass.memory import Dealing, Reservoir, Store
@@ -294,3 +294,36 @@ def test_all_other_classes_are_drawn_like_a_mask_of_them(labels, seed):
         drawn.append(store.slots(8, (first, rest, second)))
     for one, other in zip(*drawn, strict=True):
         assert torch.equal(one, other)
+
+
+# ---- on a device, where nothing is looked at
+
+
+def everything(store):
+    return [*store.state_dict().values(), store.rng.get_state()]
+
+
+def alike(one, other):
+    return all(map(torch.equal, one, other))
+
+
+@PROPERTY
+@given(st.integers(0, 12), batches, st.integers(0, 10**6))
+def test_a_device_lets_in_what_the_host_does(capacity, sizes, seed):
+    ours, theirs = (made(Reservoir, capacity, seed) for _ in range(2))
+    fill(ours, sizes)
+    with as_on_a_device():
+        fill(theirs, sizes)
+    assert alike(everything(ours), everything(theirs))
+
+
+@PROPERTY
+@given(st.integers(0, 90), st.integers(0, 12), st.integers(0, 10**6))
+def test_a_device_draws_what_the_host_does(size, count, seed):
+    """From nothing, from less than is asked for, from a few times as many, and from more."""
+    ours, theirs = (fill(made(Reservoir, 100, seed), [size] if size else []) for _ in range(2))
+    fallback = Samples(torch.full((3, 2), 7.0), torch.tensor([1, 2, 3]), torch.ones(3))
+    found = ours.draw(count, fallback)
+    with as_on_a_device():
+        assert alike(found, theirs.draw(count, fallback))
+    assert alike(everything(ours), everything(theirs))
