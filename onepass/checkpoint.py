@@ -24,9 +24,11 @@ VERSION = 1
 MOST_IMAGES = 2**62
 
 
-def content(learner: Learner) -> dict[str, Any]:
+def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """What a file must hold to make this learner again: plain values and tensors. A learner that
-    has diverged has none: nothing would come of it, and a file that is good would be lost."""
+    has diverged has none: nothing would come of it, and a file that is good would be lost.
+
+    Without the memory there is a `scorer`: what predicting needs in its place."""
     if "key" not in vars(type(learner)):
         raise InputError(
             f"{type(learner).__name__} cannot be saved: a file names its method, and this class "
@@ -36,10 +38,12 @@ def content(learner: Learner) -> dict[str, Any]:
         name: None if isinstance(value, nn.Module) else value  # files hold no code
         for name, value in learner.get_params().items()
     }
+    scorer = learner.scorer_state() if learner.only_predicts or not memory else None
     return {
         "method": learner.key,
         "settings": settings,
-        "state": learner.good_state(),
+        "state": learner.good_state(memory=memory),
+        **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
     }
 
@@ -124,6 +128,8 @@ def _settings(
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     learner = registry.get(content["method"]).learner.configured(**settings)
     learner.load_state_dict(content["state"])
+    if "scorer" in content:
+        learner.only_predict(content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
     learner.spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from onepass import checkpoint, files, inputs, saved
 from onepass.classbook import ClassBook
+from onepass.compare import expect_alike
 from onepass.copies import Copy
 from onepass.errors import (
     CheckpointError,
@@ -27,6 +28,7 @@ from onepass.errors import (
     OnepassError,
     TrainingError,
 )
+from onepass.kept import Forgotten, Kept, Where, chosen, kept_in
 from onepass.memory import Store
 from onepass.nets import Head
 from onepass.parts import Images, Preset, Step, parts_of
@@ -34,6 +36,7 @@ from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
+from onepass.words import quoted
 
 
 class Whole(NamedTuple):
@@ -94,6 +97,7 @@ class Learner(Steps, Training, ABC):
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
     task_ended: bool = field(init=False, repr=False, default=False)
+    only_predicts: bool = field(init=False, repr=False, default=False)  # its memory is gone
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
     _last_loss: Tensor | None = field(init=False, repr=False, default=None)
@@ -215,6 +219,34 @@ class Learner(Steps, Training, ABC):
         return {name: part for name, part in parts if isinstance(part, Store)}
 
     @property
+    def kept(self) -> Kept:
+        """The samples that the memory holds now, as copies, with their labels."""
+        with self._turns.look():
+            return kept_in(self.stores.values(), self.classes)
+
+    def forget(self, label: Any = None, *, where: Tensor | Where | Any = None) -> Forgotten:
+        """Removes samples from the memory: those of a label, or those `where` a mask over `kept` is
+        true; it may be a function of `kept.x` and `kept.y`. What comes next fills the free slots,
+        and files that are saved from here on hold nothing of the samples.
+
+        The weights are not unlearned: what the network has learned from the samples it still
+        knows, and the class still has its row. Only GDumb's network, which is made from the memory
+        when scores are asked for, knows no more than what is left."""
+        if (label is None) == (where is None):
+            raise InputError("forget takes a label, or where=, one of the two")
+        if label is not None and label not in self.classes:
+            raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
+        with self._changing():
+            kept = self.kept
+            gone = chosen(kept.y == label if where is None else where, kept).to(self.where)
+            sizes = [int(store.size) for store in self.stores.values()]
+            for store, part in zip(self.stores.values(), torch.split(gone, sizes), strict=True):
+                store.forget(part)
+            self._scorer = None  # it may have been made from the memory
+        removed = int(gone.sum())
+        return Forgotten(removed, len(kept) - removed, unlearned=self.trains_to_score)
+
+    @property
     def memory_bytes(self) -> int:
         """What the samples that are kept take, once the memory is full."""
         return sum(store.bytes for store in self.stores.values())
@@ -262,18 +294,25 @@ class Learner(Steps, Training, ABC):
 
     # ---- saving
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, memory: bool = True) -> None:
         """Writes the learner; `onepass.open` reads it and goes on, bit for bit. One whose learning
-        has diverged is not written: what was saved before is worth more."""
-        checkpoint.write(Path(path), checkpoint.content(self))
+        has diverged is not written: what was saved before is worth more.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that learning changes."""
+        With `memory=False` the file holds no training samples: who opens it can predict, and
+        cannot learn on."""
+        checkpoint.write(Path(path), checkpoint.content(self, memory=memory))
+
+    def state_dict(self, *, memory: bool = True) -> dict[str, Any]:
+        """Everything that learning changes; or, without its memory, as if that were empty."""
         with self._turns.look():
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
                 return own
-            return {**own, "finished": self.task_ended, **self.trainer.state_dict()}
+            state = self.trainer.state_dict()
+            if not memory:
+                for name, store in self.stores.items():
+                    state["parts"][name] = store.blank_state()
+            return {**own, "finished": self.task_ended, **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the saved learner was; this one must have learned nothing yet."""
@@ -290,11 +329,29 @@ class Learner(Steps, Training, ABC):
                 raise CheckpointError(f"the state does not fit: {problem}") from problem
             self.book = book
 
-    def good_state(self) -> dict[str, Any]:
+    def good_state(self, *, memory: bool = True) -> dict[str, Any]:
         """The state, for a file; unless learning has diverged."""
         with self._turns.look():
             self.check_finite()
-            return self.state_dict()
+            return self.state_dict(memory=memory)
+
+    def scorer_state(self) -> dict[str, Any] | None:
+        """What scores are made with besides the network, for a file that leaves out the memory;
+        None if there is no memory to leave out."""
+        if not self.steps or not self.stores:
+            return None
+        with self._turns.look():
+            return _own_tensors(self._made_scorer(), self.evaluator)
+
+    def only_predict(self, state: dict[str, Any]) -> None:
+        """The memory is not there: scores are made with this `scorer_state`, and nothing is
+        learned from here on."""
+        made = self._made_scorer()  # of an empty memory: what it holds is all to come
+        own = _own_tensors(made, self.evaluator)
+        expect_alike(state, own, "scorer")
+        for name, value in own.items():
+            value.copy_(state[name])
+        self.only_predicts = True
 
     def check_finite(self) -> None:
         """Raises a TrainingError if learning has diverged. It is asked at every look (scores, a
@@ -319,6 +376,11 @@ class Learner(Steps, Training, ABC):
     def _changing(self) -> Iterator[None]:
         """One at a time, with gradients whether or not the caller has switched them off. What is
         made in inference mode can never be trained."""
+        if self.only_predicts:
+            raise InputError(
+                "this learner was saved without its memory: it predicts, and cannot learn on; a "
+                "file of save(path) with the memory can"
+            )
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
         with self._turns.change(), torch.enable_grad():
@@ -441,22 +503,34 @@ class Learner(Steps, Training, ABC):
         """What predicts now; a scorer is made once for each state of the learner."""
         if not self.steps:
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
-        trainer, now = self.trainer, (self.steps, self.task, self.task_ended)
-        if self._scorer is None or self._scorer[0] != now:
-            with torch.inference_mode(False):  # what is made here may have to be trained
-                self.check_finite()
-                made = self.scorer()
-                if made is not trainer.evaluator:
-                    self._expect_finite(made)
-            self._scorer = now, made
+        trainer = self.trainer
         return Predictor(
             classes=tuple(self.classes),
             shape=trainer.shape,
             dtype=trainer.dtype,
             where=trainer.where,
             normalise=trainer.views.normalise,
-            scorer=self._scorer[1],
+            scorer=self._made_scorer(),
         )
+
+    def _made_scorer(self) -> nn.Module:
+        now = (self.steps, self.task, self.task_ended)
+        if self._scorer is None or self._scorer[0] != now:
+            with torch.inference_mode(False):  # what is made here may have to be trained
+                self.check_finite()
+                made = self.scorer()
+                if made is not self.evaluator:
+                    self._expect_finite(made)
+            self._scorer = now, made
+        return self._scorer[1]
+
+
+def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
+    """Those of a scorer that are not the network's, by name."""
+    if scorer is network:
+        return {}
+    shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
+    return {name: one for name, one in scorer.state_dict().items() if not name.startswith(shared)}
 
 
 @torch.no_grad()

@@ -18,8 +18,8 @@ class Sifted(Reservoir):
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """`part` (b) says which samples are offered; the others might as well not be there."""
         part = fields.pop("part")
-        k = self.offered + part.cumsum(0)  # the number in the stream of those that are offered (b)
-        self.write(self._slots(k, part), x, y, **fields)
+        number = part.cumsum(0)  # in the batch, of those that are offered           (b)
+        self.write(self._slots(number, part), x, y, **fields)
         self._have_offered(part.sum())
 
 
