@@ -17,7 +17,17 @@ from onepass.words import plain, shortened
 with told_in_a_line():
     import typer
 
-    from onepass.cli import benching, data, predicting, running, runs, showing, sweeping, tuning
+    from onepass.cli import (
+        benching,
+        data,
+        predicting,
+        remembering,
+        running,
+        runs,
+        showing,
+        sweeping,
+        tuning,
+    )
     from onepass.cli.base import app, messages, open_streams
 
 INTERRUPTED = 130
@@ -102,6 +112,7 @@ __all__ = [
     "data",
     "main",
     "predicting",
+    "remembering",
     "running",
     "runs",
     "showing",
