@@ -15,6 +15,7 @@ from onepass.compare import expect_kind, expect_number
 from onepass.errors import CheckpointError, InputError
 from onepass.files import write_atomically
 from onepass.parts import Images
+from onepass.views import Augment
 
 if TYPE_CHECKING:
     from onepass.learner import Learner
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 FORMAT = "onepass"
 VERSION = 1
 MOST_IMAGES = 2**62
+OWN = {"net": "that network", "augment": "that function"}  # settings that may be code
 
 
 def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
             "has no name of its own; give it one with @method"
         )
     settings = {
-        name: None if isinstance(value, nn.Module) else value  # files hold no code
+        name: None if callable(value) else value  # a network, a function: files hold no code
         for name, value in learner.get_params().items()
     }
     scorer = learner.scorer_state() if learner.only_predicts or not memory else None
@@ -96,25 +98,31 @@ def _is_plain(value: Any) -> bool:
 
 
 def restored(
-    content: dict[str, Any], path: str, *, device: str = "auto", net: nn.Module | None = None
+    content: dict[str, Any],
+    path: str,
+    *,
+    device: str = "auto",
+    net: nn.Module | None = None,
+    augment: Augment | None = None,
 ) -> Learner:
     """The learner in the content of a checkpoint; `path` names it in errors."""
     where = devices.resolve(device)
     try:
-        settings = _settings(content, where, device=device, net=net)
-        if settings["net"] is not None:
+        settings = _settings(content, where, device=device, net=net, augment=augment)
+        missing = [f"{name}={what}" for name, what in OWN.items() if settings[name] is None]
+        if not missing:
             return _made(content, settings)
     except Exception as problem:  # whatever a file that fits nothing leads to
         what = "this onepass" if net is None else "the network that was given"
         told = " ".join(str(problem).split())  # torch tells some of its own in several lines
         raise CheckpointError(f"{path} does not fit {what}: {told}") from None
     raise CheckpointError(
-        f"{path} was made with a network of its own: open it with net=that network"
+        f"{path} was made with code of its own, which no file holds: open it with {' and '.join(missing)}"
     )
 
 
 def _settings(
-    content: dict[str, Any], where: torch.device, **here: str | nn.Module | None
+    content: dict[str, Any], where: torch.device, **here: str | nn.Module | Augment | None
 ) -> dict[str, Any]:
     """Those of the file, but for what is chosen anew where it is opened."""
     for name, kind in (("method", str), ("settings", dict), ("state", dict), ("spent", dict)):
@@ -155,10 +163,15 @@ def _images(counts: Any, purpose: str) -> Images:
 
 
 def open_learner(
-    path: str | Path, *, device: str = "auto", net: nn.Module | None = None
+    path: str | Path,
+    *,
+    device: str = "auto",
+    net: nn.Module | None = None,
+    augment: Augment | None = None,
 ) -> Learner:
     """A learner that goes on where the saved one was; on the same kind of device, bit for bit.
 
-    `net` is needed if the learner was made with a network of your own: files hold data, never code.
+    `net` is needed if the learner was made with a network of your own, `augment` if with a function
+    of your own: files hold data, never code.
     """
-    return restored(read(Path(path)), str(path), device=device, net=net)
+    return restored(read(Path(path)), str(path), device=device, net=net, augment=augment)

@@ -34,6 +34,11 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
+    if content["state"]["dtype"] != "uint8":
+        raise InputError(
+            f"{model} has learned float images, of which a file does not say how they were made: "
+            "use onepass.open and predict"
+        )
     names = _names(content.get("class_names"), learner.classes, model)
     channels, height, width = shape
     for path in _images(images):

@@ -36,6 +36,7 @@ from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
+from onepass.views import can_be_captured
 from onepass.words import quoted
 
 
@@ -65,11 +66,16 @@ class Learner(Steps, Training, ABC):
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
         the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
-        flips, colours and greys), or `none`.
+        flips, colours and greys; pixels between 0 and 1 only), or `none`. Or a function of your
+        own, f(samples, generator), that gives as many samples of the same shape: it is told the
+        generator so that runs repeat, and gets images as float32, uint8 ones as pixel / 255,
+        before mean and std. Vectors go through a function too. A step is captured on a GPU only
+        if the function has an attribute `capturable` that is true.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std
-        Per channel, in units of pixel / 255; vectors: one value for all features or one for each.
+        Per channel, in units of pixel / 255, or of the values that float images have; vectors: one
+        value for all features or one for each.
         A network that brings its own preprocessing has no use for them: they are ignored.
     gap
         When `new_task` is never called, unseen classes that arrive after this many batches without
@@ -139,7 +145,8 @@ class Learner(Steps, Training, ABC):
     # ---- the front door
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); whole labels.
+        """Learns a batch: images (n, c, h, w) as uint8 or float, or float vectors (n, d); whole
+        labels.
 
         A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
@@ -148,6 +155,7 @@ class Learner(Steps, Training, ABC):
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
+            self.views.expect(samples)
             batch = labels.tolist()
             brings_new = self.book.has_unseen(batch)
             with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
@@ -283,6 +291,8 @@ class Learner(Steps, Training, ABC):
         self.require("std", self.std is None or min(self.std, default=0) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
         self.require("mean", same, "given together with std")
+        capturable = self.engine != "graph" or can_be_captured(self.augment)
+        self.require("engine", capturable, "auto or eager for an augment that is not capturable")
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Makes network, optimiser and parts for samples of this shape; `learn` does it where it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from numbers import Integral, Real
@@ -143,7 +144,7 @@ def _fits(value: object, annotation: Any) -> bool:
         return number and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, annotation)
+    return callable(value) if origin is Callable else isinstance(value, annotation)
 
 
 def _holds(value: Any, arguments: tuple[Any, ...]) -> bool:
@@ -162,6 +163,8 @@ def _say(annotation: Any) -> str:
         return " or ".join(_say(one) for one in arguments)
     if origin is tuple:
         return f"a tuple, each {_say(arguments[0])}"
+    if origin is Callable:
+        return "a function"
     plain = {
         int: "a whole number",
         float: "a number",

@@ -23,8 +23,8 @@ KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and per
 def read(
     path: Path, test_fraction: float | None = None, *, mirror_is_same_class: bool = True
 ) -> Dataset:
-    """Images as uint8 (n, h, w), (n, c, h, w) or (n, h, w, c), vectors as floats (n, d); labels are
-    whole numbers, and the different ones are the classes, in their order."""
+    """Images as uint8 (n, h, w), as uint8 or floats (n, c, h, w) or (n, h, w, c), vectors as floats
+    (n, d); labels are whole numbers, and the different ones are the classes, in their order."""
     arrays = _arrays(path)
     if "train_x" in arrays and test_fraction is not None:
         raise InputError(f"{path} has a test part: a test fraction is not needed")
