@@ -116,8 +116,9 @@ def restored(
         what = "this onepass" if net is None else "the network that was given"
         told = " ".join(str(problem).split())  # torch tells some of its own in several lines
         raise CheckpointError(f"{path} does not fit {what}: {told}") from None
+    given = " and ".join(missing)
     raise CheckpointError(
-        f"{path} was made with code of its own, which no file holds: open it with {' and '.join(missing)}"
+        f"{path} was made with code of its own, which no file holds: open it with {given}"
     )
 
 
