@@ -56,7 +56,7 @@ def main():
     learner = registry.get(asked.method).learner(memory=1000, device="cpu", seed=0)
     stream = batches(asked.samples, asked.batch, rng, centres)
     every = asked.samples // asked.batch // asked.points
-    sizes = []
+    sizes, about = [], surroundings()  # the tree may change meanwhile
     for point in onepass.evaluate(learner, stream, test=test, every=every, prequential=True):
         sizes.append(resident())
         line = {
@@ -69,7 +69,7 @@ def main():
         }
         print(json.dumps(line), flush=True)
     early = max(sizes[: max(1, len(sizes) // 10)])
-    print(json.dumps({"grown_mb": round(sizes[-1] - early, 1), **vars(asked), **surroundings()}))
+    print(json.dumps({"grown_mb": round(sizes[-1] - early, 1), **vars(asked), **about}))
 
 
 if __name__ == "__main__":
