@@ -45,7 +45,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="er")
     parser.add_argument("--samples", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--points", type=int, default=50)
     asked = parser.parse_args()
     torch.set_num_threads(1)
