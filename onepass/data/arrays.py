@@ -30,7 +30,7 @@ def read(
         raise InputError(f"{path} has a test part: a test fraction is not needed")
     if "x" in arrays and test_fraction is not None:
         x, y = _samples(path, arrays, "x"), _labels(path, arrays, "y")
-        held = _held(y, test_fraction)
+        held = held_out(y, test_fraction)
         splits = [(x[~held], y[~held]), (x[held], y[held])]
     elif "train_x" in arrays:
         splits = [
@@ -107,7 +107,8 @@ def _labels(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
         raise DataError(f"{path}, {name}: {problem}") from None
 
 
-def _held(y: Tensor, fraction: float) -> Tensor:
+def held_out(y: Tensor, fraction: float) -> Tensor:
+    """Which samples are held out: this part of each class."""
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
     held = torch.zeros(len(y), dtype=torch.bool)

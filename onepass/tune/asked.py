@@ -13,7 +13,7 @@ from onepass.supplies import Supplies
 from onepass.tune.space import Space
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
-BESIDE = ("method", "settings", "seed", "data_root", "probes", "fingerprint")
+BESIDE = ("method", "settings", "seed", "data_root", "probes", "fingerprint", "label", "test")
 
 
 @dataclass(frozen=True)
