@@ -122,6 +122,14 @@ def restored(
     )
 
 
+def restored_to_predict(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
+    """As `restored`, for a command that will not train: a function of the user's own that augments
+    is not missed, unless the method trains when scores are asked for."""
+    training = [info.key for info in registry.methods() if info.learner.trains_to_score]
+    lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
+    return restored(content, path, device=device, augment="none" if lacks else None)
+
+
 def _settings(
     content: dict[str, Any], where: torch.device, **here: str | nn.Module | Augment | None
 ) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onepass.checkpoint import read, restored
+from onepass.checkpoint import read, restored_to_predict
 from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
 from onepass.errors import CheckpointError, DataError, InputError
@@ -30,7 +30,7 @@ class Unreadable(NamedTuple):
 def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
     """Every image of a folder (or one image), scaled to the size that the learner takes."""
     content = read(model)
-    learner = restored(content, str(model), device=device)
+    learner = restored_to_predict(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,6 @@ from torch import Tensor
 from onepass.errors import InputError
 from onepass.memory import Store
 from onepass.words import quoted
-
-Where = Callable[[Tensor, Any], Any]
 
 
 @dataclass(frozen=True, eq=False)

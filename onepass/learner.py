@@ -28,7 +28,7 @@ from onepass.errors import (
     OnepassError,
     TrainingError,
 )
-from onepass.kept import Forgotten, Kept, Where, chosen, kept_in
+from onepass.kept import Forgotten, Kept, chosen, kept_in
 from onepass.memory import Store
 from onepass.nets import Head
 from onepass.parts import Images, Preset, Step, parts_of
@@ -232,7 +232,7 @@ class Learner(Steps, Training, ABC):
         with self._turns.look():
             return kept_in(self.stores.values(), self.classes)
 
-    def forget(self, label: Any = None, *, where: Tensor | Where | Any = None) -> Forgotten:
+    def forget(self, label: Any = None, *, where: Any = None) -> Forgotten:
         """Removes samples from the memory: those of a label, or those `where` a mask over `kept` is
         true; it may be a function of `kept.x` and `kept.y`. What comes next fills the free slots,
         and files that are saved from here on hold nothing of the samples.

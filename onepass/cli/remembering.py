@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from onepass.checkpoint import read, restored
+from onepass.checkpoint import read, restored_to_predict
 from onepass.cli.base import app, printed, rich_table, say
 from onepass.errors import InputError
 
@@ -29,7 +29,7 @@ def memory(
 ) -> None:
     """Show what a learner's memory holds: how many samples of each class, and the images."""
     content = read(model)
-    learner = restored(content, str(model), device="cpu")
+    learner = restored_to_predict(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):
         raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
     kept, names = learner.kept, content.get("class_names")

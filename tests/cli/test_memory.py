@@ -40,6 +40,15 @@ def test_a_sheet_has_a_line_of_images_for_each_class(pets: Path, tmp_path: Path)
     ]
 
 
+def test_a_function_that_augments_is_not_missed_where_nothing_trains(tmp_path: Path) -> None:
+    learner = package.ER(memory=10, device="cpu", augment=lambda x, generator: x)
+    learner.learn(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), [0, 1])
+    learner.save(tmp_path / "model.pt")
+    Image.new("L", (4, 4)).save(tmp_path / "black.png")
+    for asked in (("memory", tmp_path / "model.pt"), ("predict", tmp_path / "model.pt", tmp_path)):
+        assert onepass(*asked).status == 0
+
+
 def test_vectors_have_numbers_and_no_picture(tmp_path: Path) -> None:
     learner = package.ER(memory=10, device="cpu")
     learner.learn([[1.0, 3.0], [5.0, 5.0]], [7, 9])
