@@ -29,21 +29,26 @@ from onepass.losses import one_hot
 from onepass.parts import Output, Part
 
 
-def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """S+ and S- of one batch, by class; the softmax runs over the classes seen.
+def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """The positive and the negative gradient of each sample on each logit, (n, C) both; the softmax
+    runs over the classes seen. Every sample's gradients add up to zero."""
+    logits = output.logits.double().masked_fill(~seen, -torch.inf)
+    own = one_hot(output.y, logits.shape[1])  # (n, C)
+    # p of every class but the own                                                (n, C)
+    others = logits.softmax(dim=1).masked_fill(own, 0) * output.weight.unsqueeze(1)
+    to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
+    return others, own * -to_own
 
-    Every sample's gradients add up to zero, and so do S+ and S- over the classes.
+
+def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """S+ and S- of one batch, by class. They add up to zero over the classes.
 
     >>> zero = Output(torch.zeros(2, 2), torch.tensor([0, 1]), torch.ones(2))
     >>> gradient_sums(zero, torch.tensor([True, True]))[1].tolist()
     [-0.5, -0.5]
     """
-    logits = output.logits.double().masked_fill(~seen, -torch.inf)
-    own = one_hot(output.y, logits.shape[1])  # (n, C)
-    # p of every class but the own, which is that sample's positive gradient      (n, C)
-    others = logits.softmax(dim=1).masked_fill(own, 0) * output.weight.unsqueeze(1)
-    to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
-    return others.sum(dim=0), -(own * to_own).sum(dim=0)
+    positive, negative = logit_gradients(output, seen)
+    return positive.sum(dim=0), negative.sum(dim=0)
 
 
 class Balance(Part):
@@ -73,9 +78,12 @@ class Balance(Part):
         return self.sums[1, 1]
 
     def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
-        for output in outputs:
-            self.sums += torch.stack(gradient_sums(output.detach(), seen))
-            self.samples += output.weight.sum()
+        together = Output.of_all(outputs).detach()
+        gradients = logit_gradients(together, seen)
+        sizes = [len(output.y) for output in outputs]
+        for positive, negative in zip(*(torch.split(one, sizes) for one in gradients), strict=True):
+            self.sums += torch.stack([positive.sum(dim=0), negative.sum(dim=0)])
+        self.samples += together.weight.sum()
         self.updates += 1
 
     def new_task(self) -> None:

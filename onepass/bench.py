@@ -1,8 +1,9 @@
-"""How fast a method's step is on this machine, beside the bare network step of the same images.
+"""How fast a method's step is on this machine, beside the bare step of the same forwards.
 
-The bare step is what cannot be avoided: forward, cross-entropy, backward and optimiser step of as
-many images as the method trains, and forward of as many as it only scores, on fixed inputs, with
-the same network, precision and engine.
+The bare step is what cannot be avoided: the forwards of the method's step, one after another, each
+with as many images, in the same mode and precision; the cross-entropy of those that have a
+gradient, one backward for all of them and one step of the optimiser; on fixed inputs, with the same
+network and engine. Whether the method could do with fewer or larger forwards is its paper's affair.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.memory import Store
 from onepass.parts import Step
+from onepass.passes import Pass, watched
 
 WARM_UP = 20
 BLOCKS = 5
@@ -87,7 +89,7 @@ def _measured(case: Case, learner: Learner) -> dict[str, Any]:
     for _ in range(WARM_UP):
         batches.learn(learner)
     peak = _peak(case.device)
-    bare = _bare_step(learner, case)
+    bare = _bare_step(learner, case, _passes(case))
     for _ in range(WARM_UP):
         bare()
     count = max(1, case.steps // BLOCKS)
@@ -146,25 +148,42 @@ def _blank(store: Store) -> dict[str, Tensor]:
     }
 
 
-def _bare_step(learner: Learner, case: Case) -> Callable[[], Step]:
-    images, where = learner.cost(case.batch), learner.where
-    if not images.trained:
+def _passes(case: Case) -> list[Pass]:
+    """What goes through the network in a step when all classes are known, by watching one."""
+    case = replace(case, settings={**case.settings, "engine": "eager"})
+    learner, batches = case.learner(), Batches(case)
+    batches.introduce(learner)
+    with watched(type(learner.model.body)) as passes:
+        batches.learn(learner)
+    return passes
+
+
+def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[], Step]:
+    if not any(one.graded for one in passes):
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model, evaluator = learner.model, learner.evaluator
+    model, evaluator, where = learner.model, learner.evaluator, learner.where
     optimizer = optimise.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
-    inputs = torch.rand(images.trained, *case.shape, generator=rng, device=where)
-    scored = torch.rand(images.scored, *case.shape, generator=rng, device=where)
-    rows = torch.zeros(images.trained, dtype=torch.int64, device=where)
+    most = max(one.images for one in passes)
+    inputs = torch.rand(most, *case.shape, generator=rng, device=where)
+    rows = torch.zeros(most, dtype=torch.int64, device=where)
+
+    def forward(one: Pass, x: Tensor) -> Tensor:
+        if one.in_fp32 and model.precision != "fp32":
+            return (model if one.training else evaluator)(x, in_fp32=True)  # type: ignore[no-any-return]
+        return model.train_forward(x) if one.training else evaluator(x)
 
     def step(x: Tensor, y: Tensor) -> Step:
-        if len(scored):
-            with torch.no_grad():
-                evaluator(scored)
+        losses = []
+        for one in passes:
+            with torch.set_grad_enabled(one.graded):
+                logits = forward(one, x[: one.images])
+            if one.graded:
+                losses.append(F.cross_entropy(logits, y[: one.images]))
+        loss = torch.stack(losses).sum()
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model.train_forward(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return Step(loss.detach(), {}, ())

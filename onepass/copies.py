@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from onepass.nets import Classifier, Head, with_lowered_weights
+from onepass.nets import Classifier, Head
 from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
@@ -122,13 +122,6 @@ class Average(Copy):
         super().__init__(trainer)
         self.decay = decay
         self.updates = torch.zeros((), device=trainer.where)
-
-    @torch.no_grad()
-    def __call__(self, views: Tensor) -> Tensor:
-        """Its weights move at each step, so under bf16 all are cast at each use, by one kernel."""
-        if self.model.precision == "fp32":
-            return super().__call__(views)
-        return with_lowered_weights(self.model, views)
 
     def rate(self) -> Tensor:
         """How far it moves towards the network at this update."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,6 +50,14 @@ class Output(NamedTuple):
     def views(self) -> Tensor:
         """What the network was shown: another one may be asked about the same."""
         return self.show()
+
+    @classmethod
+    def of_all(cls, outputs: Sequence[Output]) -> Output:
+        """Of several batches, one after another."""
+        if len(outputs) == 1:
+            return outputs[0]
+        logits, y, weight = zip(*(one[:3] for one in outputs), strict=True)
+        return cls(torch.cat(logits), torch.cat(y), torch.cat(weight))
 
     def detach(self) -> Output:
         """What a step reports of it."""

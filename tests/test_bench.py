@@ -13,6 +13,7 @@ from command import Done, onepass
 from onepass import MIR, bench
 from onepass.bench import Batches, Case, measure
 from onepass.parts import Images
+from onepass.passes import Pass, watched
 
 CASE = ["method", "memory", "classes", "shape", "batch", "settings", "device", "steps"]
 SPEED = [
@@ -240,12 +241,12 @@ def test_all_classes_are_known_half_of_them_old_and_the_memory_is_full(
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 10])
-@pytest.mark.parametrize("method", ["er", "derpp"], ids=["plain", "with fields"])
+@pytest.mark.parametrize("method", ["er", "derpp", "bic"], ids=["plain", "with fields", "two"])
 def test_the_memory_is_full_whatever_the_batch(method: str, batch: int) -> None:
     case = replace(TINY, method=method, batch=batch, memory=600)
     learner, batches = case.learner(), Batches(case)
     batches.introduce(learner)
-    assert int(learner.store.size) == 600
+    assert sum(int(store.size) for store in learner.stores.values()) == 600
     batches.learn(learner)
 
 
@@ -261,22 +262,30 @@ def test_batches_go_round_and_round() -> None:
     assert images.shape == (2000, 1, 4, 4)
 
 
-@pytest.mark.parametrize("method", ["er", "mir"])
-def test_the_bare_step_sends_as_many_images_through_the_network(method: str) -> None:
-    case = replace(TINY, method=method)
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("er", [Pass(74, True, True, False)]),
+        ("derpp", [Pass(size, True, True, False) for size in (10, 64, 64)]),
+        ("mir", None),  # a virtual step, and scores before and after it in fp32
+        ("gss", None),  # gradients of single samples, in evaluation mode
+    ],
+)
+def test_the_bare_step_has_the_forwards_of_the_method(
+    method: str, expected: list[Pass] | None
+) -> None:
+    case = replace(TINY, method=method, settings={"precision": "bf16"})
     learner, batches = case.learner(), Batches(case)
     batches.introduce(learner)
-    bare = bench._bare_step(learner, case)
-    trained, scored = [], []
-
-    def count(module: torch.nn.Module, arguments: tuple, result: torch.Tensor) -> None:
-        (trained if torch.is_grad_enabled() else scored).append(len(result))
-
-    for net in (learner.model, learner.evaluator):
-        net.body.register_forward_hook(count)
+    passes = bench._passes(case)
+    assert passes == expected or expected is None
+    trained = sum(one.images for one in passes if one.graded)
+    assert trained == learner.cost(case.batch).trained
+    bare = bench._bare_step(learner, case, passes)
     before = learner.params_sha256()
-    bare()
-    assert Images(sum(trained), sum(scored)) == learner.cost(case.batch)
+    with watched(type(learner.model.body)) as made:
+        bare()
+    assert made == passes
     assert learner.params_sha256() != before
 
 

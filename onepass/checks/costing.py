@@ -6,17 +6,15 @@ import copy
 import gc
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
-from torch.nn.modules.module import register_module_forward_hook
 
 from onepass.checks.tools import Method, expect, make, samples, small_stream, teach
 from onepass.parts import Images
+from onepass.passes import watched
 
 
 def declared_images_are_counted(method: Method) -> None:
@@ -25,26 +23,13 @@ def declared_images_are_counted(method: Method) -> None:
     for shape in ((3, 8, 8), (16,)):
         stream = small_stream(shape=shape)
         learner = teach(make(method, engine="eager"), stream, last=20)
-        with _counting(type(learner.model.body)) as count:
+        with watched(type(learner.model.body)) as passes:
             teach(learner, stream, first=20, last=21)
-        found = Images(*count)
+        found = Images(
+            trained=sum(one.images for one in passes if one.graded),
+            scored=sum(one.images for one in passes if not one.graded),
+        )
         expect(found == learner.cost(10), f"{found} counted, {learner.cost(10)} declared")
-
-
-@contextmanager
-def _counting(kind: type[nn.Module]) -> Iterator[list[int]]:
-    """How many images networks of a kind are shown meanwhile, with and without a gradient."""
-    count = [0, 0]
-
-    def see(module: nn.Module, arguments: tuple[Any, ...], result: Tensor) -> None:
-        if type(module) is kind:
-            count[not torch.is_grad_enabled()] += _rows(result)
-
-    handle = register_module_forward_hook(see)
-    try:
-        yield count
-    finally:
-        handle.remove()
 
 
 def memory_is_bounded(method: Method) -> None:
@@ -188,14 +173,6 @@ def the_file_explains_itself(method: Method) -> None:
     for word in ("Departures", "Cost"):
         expect(word in module, f"the docstring of {method.__module__} has no {word!r}")
     expect(">>>" in (method.__doc__ or ""), f"{method.__name__} shows no example")
-
-
-def _rows(features: Tensor) -> int:
-    """How many samples gave these features; under vmap those of all its copies."""
-    whole = features
-    while torch._C._functorch.is_functorch_wrapped_tensor(whole):
-        whole = torch._C._functorch.get_unwrapped(whole)
-    return whole.numel() // features.shape[-1]
 
 
 class _NoOptimizer:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import random
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from onepass.checkpoint import open_learner
 from onepass.checks.tools import Method, batches, device, expect, make, small_stream, teach
+from onepass.memory import Store
 from onepass.nets import ResNet18
 from onepass.streams import Stream
+from onepass.trainer import Trainer
 
 
 def same_seed_same_bits(method: Method) -> None:
@@ -29,6 +34,26 @@ def other_seed_other_bits(method: Method) -> None:
     stream = small_stream()
     first, second = (teach(make(method, seed=seed), stream, last=3) for seed in (3, 4))
     expect(first.params_sha256() != second.params_sha256(), "the seed changes nothing")
+
+
+def the_memory_may_take_the_batch_at_once(method: Method) -> None:
+    """A captured step lets the batch into the memory while gradients are computed, any other when
+    it ends; so nothing in between may read the memory."""
+    stream = small_stream()
+    ends = []
+    for at_once in (False, True):
+        learner = teach(make(method), stream, last=10)
+        if at_once and learner.capturable:
+            learner.trainer.let_in = partial(_let_in_at_once, learner.trainer)  # type: ignore[method-assign]
+        ends.append(teach(learner, stream, first=10, last=20).state_sha256())
+        vars(learner.trainer).pop("let_in", None)
+    expect(ends[0] == ends[1], "the step reads the memory between `keep` and `descend`")
+
+
+def _let_in_at_once(trainer: Trainer, store: Store, work: Callable[[], None], *_: Tensor) -> None:
+    work()
+    store.close()
+    trainer._waiting.append((store, lambda: None))  # opens the store when the step is done
 
 
 def global_generators_are_left_alone(method: Method) -> None:

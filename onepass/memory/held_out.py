@@ -16,8 +16,9 @@ class Sifted(Reservoir):
     """A reservoir of those samples of each batch that it is told to take part."""
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """`part` (b) says which samples are offered; the others might as well not be there."""
-        part = fields.pop("part")
+        """`part` (b) says which samples are offered, all if it does not; the others might as well
+        not be there."""
+        part = fields.pop("part", _all_of(y))
         number = part.cumsum(0)  # in the batch, of those that are offered           (b)
         self.write(self._slots(number, part), x, y, **fields)
         self._have_offered(part.sum())
@@ -43,8 +44,11 @@ class HeldOut(Store):
         return candidate & (held.sum(dim=1) + earlier < self._share)
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """`part` (b), of those that are `wanted`, says which samples are let in."""
-        part = fields.pop("part")
+        """`part` (b), of those that are `wanted`, says which samples are let in; without it all of
+        them are."""
+        part = fields.pop("part", None)
+        if part is None:
+            part = self.wanted(y, _all_of(y))
         slots = self.size + part.cumsum(0) - 1
         self.write(slots.masked_fill(~part, self.capacity), x, y, **fields)
         self.size += part.sum()
@@ -65,3 +69,7 @@ class HeldOut(Store):
 
     def _taken(self) -> Tensor:
         return torch.arange(self.capacity, device=self.y.device) < self.size
+
+
+def _all_of(y: Tensor) -> Tensor:
+    return torch.ones_like(y, dtype=torch.bool)

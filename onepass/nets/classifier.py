@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.nets.fast import call_lowered, laid_out
+from onepass.nets.fast import call_lowered, laid_out, with_lowered_weights
 from onepass.nets.head import Head
 
 Precision = Literal["fp32", "bf16"]
@@ -32,8 +32,11 @@ class Classifier(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """What the backbone gives, in the dtype of its arithmetic."""
+        x = laid_out(x)
         with self._arithmetic(x):
-            features: Tensor = self.body(laid_out(x))
+            if self.precision == "bf16":
+                return with_lowered_weights(self.body, x)
+            features: Tensor = self.body(x)
         return features
 
     def on(self, top: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from onepass.nets.fast.parallel import at_once
+from onepass.nets.fast.vmap import in_vmap
 
 
 class _Lowered(torch.autograd.Function):
@@ -33,9 +34,15 @@ def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
 
 
 def lowered(net: nn.Module) -> dict[str, Tensor]:
-    """The weights that autocast would cast (matrices and filters), by name, in bfloat16; gradients
-    flow back to the weights themselves."""
-    weights = {name: one for name, one in net.named_parameters() if one.ndim > 1}
+    """The weights that autocast would cast (matrices and filters in fp32), by name, in bfloat16;
+    gradients flow back to the weights themselves."""
+    weights = {
+        name: one
+        for name, one in net.named_parameters()
+        if one.ndim > 1 and one.dtype == torch.float32
+    }
+    if not weights:
+        return {}
     cast = _Lowered.apply(*weights.values())  # type: ignore[no-untyped-call]
     return dict(zip(weights, cast, strict=True))
 
@@ -49,5 +56,6 @@ def call_lowered(
 
 
 def with_lowered_weights(net: nn.Module, x: Tensor) -> Tensor:
-    """net(x), with all weights cast at once."""
-    return functional_call(net, lowered(net), x)  # type: ignore[no-any-return]
+    """net(x), with all weights cast at once, if they are not yet."""
+    weights = {} if in_vmap(x) else lowered(net)
+    return functional_call(net, weights, x) if weights else net(x)  # type: ignore[no-any-return]
