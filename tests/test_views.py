@@ -85,7 +85,7 @@ def test_a_function_is_given_pixels_and_the_generator_so_that_runs_repeat(stream
 def test_what_a_function_does_in_place_reaches_neither_batch_nor_memory(whole, stream):
     x = torch.rand(4, 5) if whole else torch.rand(4, 3, 6, 6)
     given = x.clone()
-    learner = onepass.ER(memory=12, device="cpu", augment=noisy)
+    learner = onepass.MIR(memory=12, replay=4, candidates=8, device="cpu", augment=noisy)
     learner.learn(given, [0, 1, 2, 3])
     assert torch.equal(given, x)
     assert torch.equal(learner.kept.x, x)
