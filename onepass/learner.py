@@ -36,7 +36,7 @@ from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
-from onepass.views import can_be_captured
+from onepass.views import can_be_captured, expect_colours
 from onepass.words import quoted
 
 
@@ -151,11 +151,11 @@ class Learner(Steps, Training, ABC):
         A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
         labels = inputs.as_labels(y, len(samples))
+        expect_colours(self.augment, samples)
         with self._changing():
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            self.views.expect(samples)
             batch = labels.tolist()
             brings_new = self.book.has_unseen(batch)
             with self._all_or_nothing(brings_new or self.trainer.may_fail_late):

@@ -89,18 +89,6 @@ class Views:
         inputs = self.normalise(x)
         return torch.cat([inputs, inputs.flip(3)]) if self.per_sample == 2 else inputs
 
-    def expect(self, samples: Tensor) -> None:
-        """Refuses float images whose colours are not pixels in [0, 1], where these are changed."""
-        if self.augment != "contrastive" or samples.dtype == torch.uint8:
-            return
-        low, high = (float(end) for end in samples.aminmax())
-        if low < 0 or high > 1:
-            raise InputError(
-                "augment 'contrastive' changes the colours of pixels between 0 and 1, and x has "
-                f"values from {low:.4g} to {high:.4g}: give pixels, with mean and std, or choose "
-                "'crop-grey'"
-            )
-
     def augmented(self, inputs: Tensor) -> Tensor:
         """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
         if callable(self.augment):
@@ -135,6 +123,18 @@ class Views:
         behind all samples, go with their own batch."""
         by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
+
+
+def expect_colours(augment: Augment, samples: Tensor) -> None:
+    """Refuses float images that are not pixels in [0, 1] where colours will be changed."""
+    if augment != "contrastive" or samples.dtype == torch.uint8 or samples.ndim != 4:
+        return
+    low, high = (float(end) for end in samples.aminmax())
+    if low < 0 or high > 1:
+        raise InputError(
+            "augment 'contrastive' changes the colours of pixels between 0 and 1, and x has values "
+            f"from {low:.4g} to {high:.4g}: give pixels, with mean and std, or choose 'crop-grey'"
+        )
 
 
 def can_be_captured(augment: Augment) -> bool:

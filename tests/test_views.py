@@ -45,8 +45,11 @@ def test_float_images_are_saved_and_opened(stream, tmp_path):
 
 
 def test_colours_of_standardised_images_are_not_changed(stream):
+    learner = onepass.ER(memory=12, device="cpu", augment="contrastive")
+    x, y = stream.batch(0)
     with pytest.raises(InputError, match=r"pixels between 0 and 1, and x has values from -0\.\d+"):
-        trained(stream, lambda x: x.float() / 255 - 0.5, augment="contrastive")
+        learner.learn(x.float() / 255 - 0.5, y)
+    assert not learner.prepared  # its settings can still be changed
 
 
 def test_a_dataset_of_float_images_has_a_mean_and_deviation_per_channel():
