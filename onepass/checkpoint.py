@@ -14,7 +14,7 @@ from onepass import devices, registry
 from onepass.compare import expect_kind, expect_number
 from onepass.errors import CheckpointError, InputError
 from onepass.files import write_atomically
-from onepass.parts import Images
+from onepass.parts import Images, Label
 from onepass.views import Augment
 
 if TYPE_CHECKING:
@@ -41,12 +41,14 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
         for name, value in learner.get_params().items()
     }
     scorer = learner.scorer_state() if learner.only_predicts or not memory else None
+    known = bool(learner.names) and learner.names.keys() >= set(learner.classes)
     return {
         "method": learner.key,
         "settings": settings,
         "state": learner.good_state(memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
+        **({"class_names": list(learner.names.values())} if known else {}),
     }
 
 
@@ -149,11 +151,12 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
         learner.only_predict(content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
+        learner.names = dict(enumerate(content["class_names"]))
     learner.spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
     return learner
 
 
-def _expect_names(names: Any, labels: list[int]) -> None:
+def _expect_names(names: Any, labels: list[Label]) -> None:
     """One for each label of a run's dataset."""
     expect_kind(names, list, "class_names")
     for name in names:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from onepass.compare import expect_alike, expect_kind, expect_number
-from onepass.errors import CheckpointError
+from onepass.errors import CheckpointError, InputError
+from onepass.parts import Label
+from onepass.words import quoted
 
 LARGEST_LABEL = 2**63 - 1
+Texts = np.ndarray[Any, np.dtype[np.str_]]
 
 
 @dataclass
@@ -27,7 +34,7 @@ class ClassBook:
     """
 
     gap: int
-    labels: list[int] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     task: int = 0
     told: bool = False
     quiet: int = 0
@@ -36,15 +43,21 @@ class ClassBook:
     def __post_init__(self) -> None:
         self.row_of = {label: row for row, label in enumerate(self.labels)}
 
-    def has_unseen(self, batch: Iterable[int]) -> bool:
+    def has_unseen(self, batch: Iterable[Label]) -> bool:
         return any(label not in self.row_of for label in batch)
 
-    def boundary_due(self, batch: Iterable[int]) -> bool:
+    def expect_kind_of(self, label: Label) -> None:
+        """Refuses text where the labels so far are numbers, and a number where they are text."""
+        if self.labels and type(label) is not type(self.labels[0]):
+            kind = "text" if isinstance(self.labels[0], str) else "whole numbers"
+            raise InputError(f"y: the labels of this learner are {kind}, not {quoted(label)}")
+
+    def boundary_due(self, batch: Iterable[Label]) -> bool:
         """Whether a boundary will be inferred before this batch."""
         silent = not self.told and self.quiet >= self.gap and self.batches > 0
         return silent and self.has_unseen(batch)
 
-    def enter(self, batch: Iterable[int]) -> bool:
+    def enter(self, batch: Iterable[Label]) -> bool:
         """Enters a batch's labels; says whether a boundary was inferred before it."""
         labels = list(dict.fromkeys(batch))
         inferred = self.boundary_due(labels) and self.close_task()
@@ -75,10 +88,22 @@ class ClassBook:
         for name in ("task", "quiet", "batches"):
             expect_number(state[name], 0, steps, f"book.{name}")
         for label in state["labels"]:
-            expect_kind(label, int, "book.labels")
-            expect_number(label, 0, LARGEST_LABEL, "book.labels")
+            expect_kind(label, str if isinstance(state["labels"][0], str) else int, "book.labels")
+            if isinstance(label, int):
+                expect_number(label, -LARGEST_LABEL - 1, LARGEST_LABEL, "book.labels")
         if len(set(state["labels"])) != len(state["labels"]):
             raise CheckpointError("book.labels has a label twice")
         if bool(state["labels"]) != (steps > 0):
             raise CheckpointError(f"book has {len(state['labels'])} labels after {steps} steps")
         return cls(**{**state, "labels": list(state["labels"])})
+
+
+def labels_of(rows: Tensor, classes: Sequence[Label]) -> Tensor | Texts:
+    """The labels of some rows: text as an array of NumPy's, numbers as a tensor where the rows are.
+
+    >>> labels_of(torch.tensor([1, 0, 1]), ["cat", "dog"]), labels_of(torch.tensor([0]), [-7])
+    (array(['dog', 'cat', 'dog'], dtype='<U3'), tensor([-7]))
+    """
+    if classes and isinstance(classes[0], str):
+        return np.array(classes).take(rows.cpu().numpy())
+    return torch.tensor(classes, device=rows.device)[rows]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onepass.checkpoint import read, restored_to_predict
 from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
-from onepass.errors import CheckpointError, DataError, InputError
+from onepass.errors import DataError, InputError
 
 
 class Prediction(NamedTuple):
-    """An image's class, by name where the checkpoint knows names, and its probability."""
+    """What an image's class is called, and its probability."""
 
     path: str
     label: str
@@ -39,7 +39,7 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
             f"{model} has learned float images, of which a file does not say how they were made: "
             "use onepass.open and predict"
         )
-    names = _names(content.get("class_names"), learner.classes, model)
+    names = learner.class_names
     channels, height, width = shape
     for path in _images(images):
         try:
@@ -48,19 +48,8 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
             yield Unreadable(str(path), str(problem))
             continue
         probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
-        label = learner.classes[int(probabilities.argmax())]
-        yield Prediction(str(path), names[label], float(probabilities.max()))
-
-
-def _names(saved: Any, classes: list[int], model: Path) -> dict[int, str]:
-    """What each class is called: by its number, if the checkpoint has no names."""
-    if saved is None:
-        return {label: str(label) for label in classes}
-    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
-        raise CheckpointError(f"{model} has class names that are not text")
-    if max(classes, default=-1) >= len(saved):
-        raise CheckpointError(f"{model} has learned class {max(classes)}, but names {len(saved)}")
-    return {label: saved[label] for label in classes}
+        name = names[int(probabilities.argmax())]
+        yield Prediction(str(path), name, float(probabilities.max()))
 
 
 def _images(images: Path) -> list[Path]:

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from onepass import inputs
 from onepass.batches import Test, pairs
 from onepass.devices import room_for
@@ -86,6 +89,8 @@ def make_ready(learner: Learner, stream: Stream) -> None:
     if not isinstance(learner, Learner) or not isinstance(stream, Stream):
         given = f"a {type(learner).__name__} and a {type(stream).__name__}"
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
+    if any(isinstance(label, str) for label in learner.classes[:1]):
+        raise InputError("this learner's labels are text, and those of a stream are numbers")
     if not learner.prepared:
         first, _ = stream.batch(0)
         with room_for(_numbers(learner, stream)):
@@ -133,7 +138,7 @@ def _walk(
             x, y = stream.batch(index)
         if prequential:
             with clock.scoring:
-                hits += int((learner.predict(x).cpu() == y).sum()) if learner.steps else 0
+                hits += _right(learner, x, y) if learner.steps else 0
             tried += len(y)
         done, boundary = index + 1, stream.ends_task(index)
         due = is_scored(learner, stream, every, done)
@@ -222,6 +227,10 @@ def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock
     with clock.scoring:
         hits = int((predicted_rows(learner, samples) == truth).sum()) if learner.steps else 0
     return Tick(tick.step, tick.task, tick.seconds, tick.hits + hits, tick.tried + len(truth))
+
+
+def _right(learner: Learner, x: Tensor, y: Tensor) -> int:
+    return int((torch.as_tensor(learner.predict(x)).cpu() == y).sum())
 
 
 def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:

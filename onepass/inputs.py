@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ import torch
 from torch import Tensor
 
 from onepass.errors import InputError
+from onepass.parts import Label
+from onepass.words import quoted
 
+Array = np.ndarray[Any, Any]
+NUMBERS = "biufc"  # kinds of NumPy's
 EXPECTED = (
     "expected images of shape (n, channels, height, width), uint8 or float, uint8 images of shape "
     "(n, height, width), or float feature vectors of shape (n, features)"
@@ -21,14 +26,21 @@ def _tensor(values: Any, what: str) -> Tensor:
         return _plain(values, what)
     if hasattr(values, "toarray"):  # SciPy's
         raise InputError(f"{what} is a sparse matrix: give {what}.toarray()")
+    array = _array(values, what)
+    native = array.dtype.newbyteorder("=")  # files may come from a machine of the other order
     try:
-        array = np.array(values)
         if array.dtype.kind == "O":
             raise TypeError("it holds objects, not numbers: np.asarray(..., dtype='float32')")
         if array.dtype.kind in "US":
             raise TypeError("it holds text, not numbers")
-        native = array.dtype.newbyteorder("=")  # files may come from a machine of the other order
         return torch.from_numpy(array.astype(native, copy=False))
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{what} cannot be read as an array: {problem}") from None
+
+
+def _array(values: Any, what: str) -> Array:
+    try:
+        return np.array(values)
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
 
@@ -76,32 +88,82 @@ def as_samples(x: Any) -> Tensor:
     return samples
 
 
-def as_labels(y: Any, count: int) -> Tensor:
-    """Whole, non-negative numbers, one for each of `count` samples, as int64 on the host."""
-    labels = _tensor(y, "y")
-    if labels.ndim != 1 or len(labels) != count:
+def as_labels(y: Any, count: int) -> list[Label]:
+    """One for each of `count` samples: all of them text, or all whole numbers.
+
+    >>> as_labels(["cat", "dog"], 2), as_labels(torch.tensor([-1, 7]), 2)
+    (['cat', 'dog'], [-1, 7])
+    >>> as_labels(["cat", 7], 2)
+    Traceback (most recent call last):
+    ...
+    onepass.errors.InputError: y: labels are all text or all whole numbers, not 'cat' beside 7
+    """
+    given = _plain(y, "y") if isinstance(y, Tensor) else _array(y, "y")
+    if given.ndim != 1 or len(given) != count:
         raise InputError(
-            f"y must hold one label for each of the {count} samples; got shape "
-            f"{tuple(labels.shape)}"
+            f"y must hold one label for each of the {count} samples; got shape {tuple(given.shape)}"
         )
+    if isinstance(y, list | tuple):  # NumPy makes text of numbers that stand beside text
+        return _of_one_kind(y)
+    if isinstance(given, Tensor) or given.dtype.kind in NUMBERS:
+        return _whole_numbers(_tensor(given, "y"))
+    return _of_one_kind(_values(given))
+
+
+def _values(array: Array) -> list[Any]:
+    try:
+        return list(array.tolist())
+    except (ValueError, SystemError) as problem:  # a number that stands for no character
+        raise InputError(f"y cannot be read as text: {problem}") from None
+
+
+def _of_one_kind(values: Iterable[Any]) -> list[Label]:
+    labels = [_label(one) for one in values]
+    kinds = {type(one): one for one in labels}
+    if len(kinds) > 1:
+        both = f"{quoted(kinds[str])} beside {kinds[int]}"
+        raise InputError(f"y: labels are all text or all whole numbers, not {both}")
+    return labels
+
+
+def _label(value: Any) -> Label:
+    one = value.item() if isinstance(value, np.generic | Tensor) else value
+    if isinstance(one, str):
+        return _text(str(one))
+    if isinstance(one, float) and one.is_integer():
+        one = int(one)
+    if isinstance(one, bool) or not isinstance(one, int):
+        raise InputError(f"y: labels are text or whole numbers, not {quoted(one)}")
+    if not -(2**63) <= one < 2**63:
+        raise InputError(f"y: labels are numbers that 64 bits can hold, not {quoted(one)}")
+    return int(one)
+
+
+def _text(label: str) -> str:
+    """What files can hold, and what NumPy can, which takes NULs at the end for none."""
+    if label.endswith("\0") or label.encode(errors="ignore").decode() != label:
+        raise InputError(f"y: a label is text in UTF-8 that no NUL ends, not {label!a}")
+    return label
+
+
+def _whole_numbers(labels: Tensor) -> list[Label]:
     if labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"y must hold whole numbers, not {labels.dtype}")
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise InputError(f"y: labels are text or whole numbers, not {kind}")
     labels = labels.cpu()
     if labels.is_floating_point():
         labels = labels.double()  # some of the small kinds cannot compute
-    whole = labels.long()
-    if labels.is_floating_point():
-        fractional = ~torch.isfinite(labels) | (labels != labels.trunc())
-        if bool(fractional.any()):
-            raise InputError(f"labels must be whole numbers, not {float(labels[fractional][0])}")
-        too_large = labels >= 2.0**63
+        odd = ~torch.isfinite(labels) | (labels != labels.trunc())
+        if bool(odd.any()):
+            raise InputError(f"y: labels are text or whole numbers, not {float(labels[odd][0])}")
+        too_large = labels.abs() >= 2.0**63
+    elif labels.dtype == torch.uint64:
+        too_large = labels.long() < 0
     else:
-        too_large = (whole < 0) & (labels.dtype == torch.uint64)
+        return labels.tolist()
     if bool(too_large.any()):
-        raise InputError("labels must be below 2**63")
-    if bool((whole < 0).any()):
-        raise InputError(f"labels must not be negative, got {int(whole.min())}")
-    return whole
+        raise InputError("y: labels are numbers that 64 bits can hold, below 2**63")
+    return labels.long().tolist()
 
 
 def expect(samples: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.classbook import Texts, labels_of
 from onepass.errors import InputError
 from onepass.memory import Store
+from onepass.parts import Label
 from onepass.words import quoted
 
 
@@ -19,7 +21,7 @@ class Kept:
     """Samples in a memory, as copies: `x` as they were learned, `y` their labels."""
 
     x: Tensor
-    y: Tensor
+    y: Tensor | Texts
 
     def __len__(self) -> int:
         return len(self.x)
@@ -41,13 +43,13 @@ class Forgotten:
         return f"{done}; the network has not unlearned them: its weights are as they were"
 
 
-def kept_in(stores: Iterable[Store], labels: list[int]) -> Kept:
+def kept_in(stores: Iterable[Store], classes: list[Label]) -> Kept:
     """What these memories hold, one after the other, each in the order of its slots."""
     held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
     if not held:
         return Kept(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     x, rows = (torch.cat(parts) for parts in zip(*held, strict=True))
-    return Kept(x, torch.tensor(labels, dtype=torch.int64, device=rows.device)[rows])
+    return Kept(x, labels_of(rows, classes))
 
 
 def chosen(where: Any, kept: Kept) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass import checkpoint, files, inputs, saved
-from onepass.classbook import ClassBook
+from onepass.classbook import ClassBook, Texts
 from onepass.compare import expect_alike
 from onepass.copies import Copy
 from onepass.errors import (
@@ -31,7 +31,7 @@ from onepass.errors import (
 from onepass.kept import Forgotten, Kept, chosen, kept_in
 from onepass.memory import Store
 from onepass.nets import Head
-from onepass.parts import Images, Preset, Step, parts_of
+from onepass.parts import Images, Label, Preset, Step, parts_of
 from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
@@ -104,6 +104,7 @@ class Learner(Steps, Training, ABC):
     book: ClassBook = field(init=False, repr=False)
     task_ended: bool = field(init=False, repr=False, default=False)
     only_predicts: bool = field(init=False, repr=False, default=False)  # its memory is gone
+    names: dict[Label, str] = field(init=False, repr=False, default_factory=dict)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
     _last_loss: Tensor | None = field(init=False, repr=False, default=None)
@@ -145,19 +146,20 @@ class Learner(Steps, Training, ABC):
     # ---- the front door
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch: images (n, c, h, w) as uint8 or float, or float vectors (n, d); whole
-        labels.
+        """Learns a batch: images (n, c, h, w) as uint8 or float, or float vectors (n, d); labels
+        are text or whole numbers, of one kind for as long as the learner lives.
 
         A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
-        labels = inputs.as_labels(y, len(samples))
+        batch = inputs.as_labels(y, len(samples))
         expect_colours(self.augment, samples)
         with self._changing():
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            batch = labels.tolist()
             brings_new = self.book.has_unseen(batch)
+            if brings_new:
+                self.book.expect_kind_of(batch[0])
             with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
                 rows = self._admit(batch)
                 step = self.trainer.run(self.step, samples.to(self.where), rows)
@@ -187,8 +189,9 @@ class Learner(Steps, Training, ABC):
         with self._turns.look():
             return self._predictor().scores(x)
 
-    def predict(self, x: Any) -> Tensor:
-        """The label of the highest score, (n). Waits for a step that another thread is making."""
+    def predict(self, x: Any) -> Tensor | Texts:
+        """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's.
+        Waits for a step that another thread is making."""
         with self._turns.look():
             return self._predictor().predict(x)
 
@@ -198,9 +201,15 @@ class Learner(Steps, Training, ABC):
             return self._predictor().on_its_own()
 
     @property
-    def classes(self) -> list[int]:
+    def classes(self) -> list[Label]:
         """The labels seen so far, in order of arrival."""
         return list(self.book.labels)
+
+    @property
+    def class_names(self) -> list[str]:
+        """What each of `classes` is called: as in the dataset that a run learned it from, else by
+        its label."""
+        return [self.names.get(label, str(label)) for label in self.book.labels]
 
     @property
     def task(self) -> int:
@@ -448,7 +457,7 @@ class Learner(Steps, Training, ABC):
             self._trainer = None
             raise
 
-    def _admit(self, batch: list[int]) -> Tensor:
+    def _admit(self, batch: list[Label]) -> Tensor:
         """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
         if self.book.has_unseen(batch):
             known = len(self.book.labels)

@@ -12,6 +12,9 @@ from torch import Tensor
 from onepass.compare import expect_alike
 from onepass.errors import InputError
 
+Label = int | str
+"""What a class is called by whoever teaches it; inside, it is a row of the head."""
+
 
 class Samples(NamedTuple):
     """Raw samples, their rows in the head, and a weight of 1, or 0 for padding."""

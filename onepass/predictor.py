@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from onepass import inputs
+from onepass.classbook import Texts, labels_of
 from onepass.errors import InputError
+from onepass.parts import Label
 from onepass.steps import PREDICTION_BATCH
 
 
@@ -23,7 +25,7 @@ class Predictor:
     while the learner goes on.
     """
 
-    classes: tuple[int, ...]
+    classes: tuple[Label, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
     where: torch.device
@@ -45,10 +47,9 @@ class Predictor:
         found = [self.scorer(self.normalise(piece.to(self.where))) for piece in pieces]
         return torch.cat(found)[:, : len(self.classes)]
 
-    def predict(self, x: Any) -> Tensor:
-        """The label of the highest score, (n)."""
-        best = self.scores(x).argmax(dim=1)
-        return torch.tensor(self.classes, device=self.where)[best]
+    def predict(self, x: Any) -> Tensor | Texts:
+        """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's."""
+        return labels_of(self.scores(x).argmax(dim=1), self.classes)
 
     def on_its_own(self) -> Predictor:
         """With copies of all that it needs: what becomes of the learner no longer matters."""

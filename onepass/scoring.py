@@ -87,11 +87,11 @@ class TestSet:
 
     def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Correct predictions and test samples, per class."""
-        known = (label for label in sorted(learner.classes) if label < len(self.samples))
-        tested = [label for label in known if len(self.samples[label])]
+        known, there = set(learner.classes), range(len(self.samples))
+        tested = [label for label in there if label in known and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
-        predicted = learner.predict(torch.cat([self.samples[label] for label in tested])).cpu()
-        hit = truth[predicted == truth]
+        predicted = learner.predict(torch.cat([self.samples[label] for label in tested]))
+        hit = truth[torch.as_tensor(predicted).cpu() == truth]
         return _count(hit, len(self.samples)), _count(truth, len(self.samples))
 
 
@@ -121,7 +121,7 @@ class TestBatches:
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
     """The place of each label in `learner.classes`; -1 of one that it has not seen."""
-    row_of, labels = learner.book.row_of, inputs.as_labels(y, count).tolist()
+    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
     return torch.tensor([row_of.get(label, -1) for label in labels])
 
 

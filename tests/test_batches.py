@@ -58,6 +58,14 @@ def test_only_classes_seen_so_far_are_scored_each_in_its_place(data):
     assert np.isnan(odd.accuracy)
 
 
+def test_labels_may_be_text(data):
+    named = [(x, [f"class {label}" for label in y]) for x, y in batches(data)]
+    test = data.test_x, [f"class {label}" for label in data.test_y]
+    (text,) = evaluate(learner(), named, test=test, prequential=True)
+    (numbers,) = evaluate(learner(), batches(data), test=data, prequential=True)
+    assert (text.correct, text.total, text.hits) == (numbers.correct, numbers.total, numbers.hits)
+
+
 @pytest.mark.parametrize("kind", ["loader", "list", "dataset"])
 def test_every_kind_of_test_set_gives_the_same_score(data, kind):
     held = TensorDataset(data.test_x, data.test_y)

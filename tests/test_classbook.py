@@ -1,5 +1,6 @@
 """Labels to rows, and boundaries: told, or inferred from unseen classes after a quiet time."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -149,3 +150,67 @@ def test_the_list_of_classes_is_the_askers_own():
     assert before == [5, 7]
     one.classes.append(99)
     assert one.classes == [5, 7, 8]
+
+
+# ---- labels as people have them
+
+NAMES = {
+    "text": (["cat", "Bär", ""], "dog", 7),
+    "numbers": ([-5, 2**62, 0], 7, "cat"),
+}
+
+
+def taught(names):
+    """Three classes of vectors that lie far apart, by their names."""
+    one = onepass.ER(memory=12, replay=6, lr=0.01, device="cpu")
+    centres = 4 * torch.eye(3, 5)
+    for seed in range(40):
+        x, _ = vectors(names, seed)
+        one.learn(centres + 0.1 * x, names)
+    return one, centres
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_what_was_taught_comes_back_in_kind(kind, tmp_path):
+    names, another, _ = NAMES[kind]
+    one, centres = taught(names)
+    one.save(tmp_path / "model.pt")
+    again = onepass.open(tmp_path / "model.pt", device="cpu")
+    for learner in (one, again, one.snapshot()):
+        found = learner.predict(centres)
+        assert found.tolist() == names
+        assert isinstance(found, np.ndarray if kind == "text" else torch.Tensor)
+        assert list(learner.classes) == names
+    for learner in (one, again):  # they go on together, and take classes that are new
+        learner.learn(*vectors([another, names[0]]))
+        assert learner.classes == [*names, another]
+    assert one.state_sha256() == again.state_sha256()
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_labels_stay_of_one_kind(kind):
+    names, another, strange = NAMES[kind]
+    one, _ = taught(names)
+    before = one.state_sha256()
+    with pytest.raises(
+        onepass.InputError, match=rf"labels of this learner are .*, not {strange!r}"
+    ):
+        one.learn(*vectors([strange] * 3))
+    assert one.state_sha256() == before
+    one.learn(*vectors([another]))
+
+
+def test_the_kind_of_labels_is_free_until_one_is_learned():
+    one = onepass.Finetune(device="cpu")
+    with pytest.raises(onepass.InputError):
+        one.learn(torch.zeros(1, 5), [1.5])
+    one.learn(*vectors(["cat", "dog"]))
+    assert one.classes == ["cat", "dog"]
+
+
+def test_a_learner_of_names_is_not_evaluated_on_numbers():
+    one = onepass.Finetune(device="cpu")
+    one.learn(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), ["0", "1"])
+    stream = onepass.ClassIncremental(onepass.load("synthetic", shape=(1, 8, 8)), tasks=5)
+    with pytest.raises(onepass.InputError, match="labels are text"):
+        next(onepass.evaluate(one, stream, prequential=True))

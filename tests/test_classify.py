@@ -9,6 +9,7 @@ from command import onepass
 from forked import in_child
 
 from onepass import ER, checkpoint
+from onepass.checkpoint import open_learner
 from onepass.classify import Unreadable, classify
 
 
@@ -31,6 +32,24 @@ DARK_ABOVE = np.repeat(np.array([0, 255], np.uint8), 32).reshape(1, 8, 8)
 
 def found(model, images):
     return list(classify(model, images, "cpu"))
+
+
+def test_an_opened_learner_knows_the_names_and_saves_them(model, tmp_path):
+    learner = open_learner(model, device="cpu")
+    learner.save(tmp_path / "again.pt")
+    assert learner.class_names == ["above", "below"]
+    assert open_learner(tmp_path / "again.pt", device="cpu").class_names == ["above", "below"]
+    learner.learn(np.zeros((1, 1, 8, 8), np.uint8), [7])  # which no dataset has named
+    learner.save(tmp_path / "again.pt")
+    assert open_learner(tmp_path / "again.pt", device="cpu").class_names == ["0", "1", "7"]
+
+
+def test_labels_that_are_text_are_names(tmp_path):
+    learner = ER(memory=20, device="cpu")
+    learner.learn(np.stack([DARK_ABOVE, DARK_ABOVE]), ["Bär", "Bär"])
+    learner.save(tmp_path / "model.pt")
+    (tmp_path / "1.png").write_bytes(formats.encoded(DARK_ABOVE))
+    assert [entry.label for entry in found(tmp_path / "model.pt", tmp_path)] == ["Bär"]
 
 
 def test_photos_are_upright_as_they_are_in_folders_of_classes(model, tmp_path):

@@ -110,6 +110,14 @@ def test_a_network_that_is_made_from_the_memory_is_made_anew_when_that_has_chang
     assert not torch.equal(learner.scores(x), before)
 
 
+def test_labels_that_are_text_are_kept_and_forgotten_as_text(tmp_path):
+    learner = onepass.ER(memory=9, device="cpu")
+    learner.learn([[0.0], [1.0], [2.0]], ["cat", "dog", "cat"])
+    assert learner.kept.y.tolist() == ["cat", "dog", "cat"]
+    assert learner.forget("cat").samples == 2
+    assert learner.kept.y.tolist() == ["dog"]
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -10,6 +10,7 @@ import typer
 
 from onepass.checkpoint import read, restored_to_predict
 from onepass.cli.base import app, printed, rich_table, say
+from onepass.data.labels import in_order
 from onepass.errors import InputError
 
 
@@ -32,9 +33,9 @@ def memory(
     learner = restored_to_predict(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):
         raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
-    kept, names = learner.kept, content.get("class_names")
-    name_of = {label: names[label] if names else str(label) for label in learner.classes}
-    groups = {label: kept.x[kept.y == label] for label in sorted(learner.classes)}
+    kept, classes = learner.kept, learner.classes
+    name_of = dict(zip(classes, learner.class_names, strict=True))
+    groups = {label: kept.x[kept.y == label] for label in in_order(classes)}
     if output is not None:
         if kept.x.ndim != 4:
             raise InputError(f"{model} holds vectors, of which there is no picture: leave out -o")

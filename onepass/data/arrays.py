@@ -13,8 +13,11 @@ from torch import Tensor
 from onepass import inputs
 from onepass.data.base import Dataset
 from onepass.data.files import Array, brief, class_name, reading, size_of_file
+from onepass.data.labels import in_order, numbered
 from onepass.errors import DataError, InputError
+from onepass.parts import Label
 from onepass.seeds import generator, permutation
+from onepass.words import quoted
 
 PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
@@ -24,33 +27,38 @@ def read(
     path: Path, test_fraction: float | None = None, *, mirror_is_same_class: bool = True
 ) -> Dataset:
     """Images as uint8 (n, h, w), as uint8 or floats (n, c, h, w) or (n, h, w, c), vectors as floats
-    (n, d); labels are whole numbers, and the different ones are the classes, in their order."""
+    (n, d); labels are text or whole numbers, and the different ones are the classes, in their
+    order."""
     arrays = _arrays(path)
     if "train_x" in arrays and test_fraction is not None:
         raise InputError(f"{path} has a test part: a test fraction is not needed")
     if "x" in arrays and test_fraction is not None:
-        x, y = _samples(path, arrays, "x"), _labels(path, arrays, "y")
+        x, labels = _samples(path, arrays, "x"), _labels(path, arrays, "y")
+        known = in_order(labels)
+        y = numbered(labels, known)
         held = held_out(y, test_fraction)
         splits = [(x[~held], y[~held]), (x[held], y[held])]
     elif "train_x" in arrays:
-        splits = [
+        parts = [
             (_samples(path, arrays, f"{p}_x"), _labels(path, arrays, f"{p}_y"))
             for p in ("train", "test")
         ]
+        known = in_order(parts[0][1])
+        if strange := in_order(set(parts[1][1]).difference(known)):
+            told = quoted(strange[0])
+            raise DataError(f"{path}: the test labels have {told}, which train does not have")
+        splits = [(x, numbered(labels, known)) for x, labels in parts]
     else:
         raise DataError(f"{path} must hold {KEYS}; it holds {', '.join(sorted(arrays))}")
-    known = torch.unique(splits[0][1])
-    if strange := sorted(set(splits[1][1].tolist()) - set(known.tolist())):
-        raise DataError(f"{path}: the test labels have {strange[0]}, which train does not have")
     (train_x, train_y), (test_x, test_y) = splits
     if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
         raise DataError(f"{path}: train_x and test_x hold samples of different kinds")
     return Dataset(
         name=path.stem,
         train_x=train_x,
-        train_y=torch.searchsorted(known, train_y),
+        train_y=train_y,
         test_x=test_x,
-        test_y=torch.searchsorted(known, test_y),
+        test_y=test_y,
         class_names=_names(path, arrays, known),
         mirror_is_same_class=mirror_is_same_class,
     )
@@ -97,14 +105,16 @@ def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
         raise DataError(f"{path}, {name}: {str(problem).removeprefix('x: ')}") from None
 
 
-def _labels(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
+def _labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]:
     samples = arrays.get(name.replace("y", "x"))
     if name not in arrays or samples is None:
         raise DataError(f"{path} has no {name}; it must hold {KEYS}")
     try:
-        return inputs.as_labels(arrays[name], len(samples))
-    except InputError as problem:
-        raise DataError(f"{path}, {name}: {problem}") from None
+        given = arrays[name]
+        text = np.char.decode(given, "utf-8") if given.dtype.kind == "S" else given
+        return inputs.as_labels(text, len(samples))
+    except (InputError, UnicodeError) as problem:
+        raise DataError(f"{path}, {name}: {str(problem).removeprefix('y: ')}") from None
 
 
 def held_out(y: Tensor, fraction: float) -> Tensor:
@@ -120,9 +130,9 @@ def held_out(y: Tensor, fraction: float) -> Tensor:
     return held
 
 
-def _names(path: Path, arrays: dict[str, Array], known: Tensor) -> tuple[str, ...]:
+def _names(path: Path, arrays: dict[str, Array], known: list[Label]) -> tuple[str, ...]:
     if "class_names" not in arrays:
-        return tuple(str(label) for label in known.tolist())
+        return tuple(map(str, known))
     given = np.atleast_1d(arrays["class_names"])
     if given.ndim != 1 or given.dtype.kind not in "USiufb":
         raise DataError(f"{path}: class_names must be text, one for each class")

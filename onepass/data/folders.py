@@ -17,6 +17,7 @@ from onepass.data.files import (
     size_of_file,
     turn_upright,
 )
+from onepass.data.labels import in_order
 from onepass.errors import DataError, InputError
 from onepass.seeds import generator, permutation
 
@@ -69,9 +70,7 @@ def class_names(folder: Path) -> list[str]:
     """The sorted names of the folders in a folder (as numbers, if all are), no two of them the same
     but for case."""
     found = (entry.name for entry in folder.iterdir() if entry.is_dir())
-    names = sorted(class_name(name, folder) for name in found if not name.startswith("."))
-    if all(name.isdecimal() for name in names):
-        names.sort(key=int)
+    names = in_order(class_name(name, folder) for name in found if not name.startswith("."))
     if not names:
         raise DataError(f"{folder} has no folders of classes")
     spelled: dict[str, str] = {}

@@ -12,7 +12,9 @@ from onepass import inputs
 from onepass.data.arrays import held_out
 from onepass.data.base import Dataset, statistics
 from onepass.data.files import Array, brief, class_name, size_of_file
+from onepass.data.labels import in_order, numbered
 from onepass.errors import DataError, InputError
+from onepass.parts import Label
 from onepass.words import shortened
 
 SUFFIXES = (".csv", ".parquet")
@@ -22,7 +24,7 @@ class Rows(NamedTuple):
     """Features (n, d), and a label for each row: text or a whole number."""
 
     x: Array
-    labels: list[str] | list[int]
+    labels: list[Label]
 
 
 def read(
@@ -40,13 +42,12 @@ def read(
             "(--test-fraction 0.2), one of the two"
         )
     features, train = _read(path, label)
-    names = _sorted(train.labels)
-    code_of = {value: code for code, value in enumerate(names)}
+    names = in_order(train.labels)
     parts = [train, train if test is None else _read(test, label, features)[1]]
-    if strange := [one for one in parts[1].labels if one not in code_of]:
-        raise DataError(f"{test}: the label {strange[0]!r} is none of {path}")
+    if strange := set(parts[1].labels).difference(names):
+        raise DataError(f"{test}: the label {in_order(strange)[0]!r} is none of {path}")
     xs = [_samples(path, part.x) for part in parts]
-    ys = [torch.tensor([code_of[one] for one in part.labels]) for part in parts]
+    ys = [numbered(part.labels, names) for part in parts]
     if test_fraction is not None:
         held = held_out(ys[0], test_fraction)
         xs, ys = [xs[0][~held], xs[0][held]], [ys[0][~held], ys[0][held]]
@@ -114,7 +115,7 @@ def _numbers(path: Path, table: Any) -> Array:
     return np.stack([column.cast("float64").to_numpy() for column in table.columns], axis=1)
 
 
-def _labels(path: Path, column: Any) -> list[str] | list[int]:
+def _labels(path: Path, column: Any) -> list[Label]:
     values = column.to_pylist()
     if empty := sum(one is None or one == "" for one in values):
         raise DataError(f"{path}: {empty} rows have no label")
@@ -123,12 +124,6 @@ def _labels(path: Path, column: Any) -> list[str] | list[int]:
     if not isinstance(values[0], int | float) or not all(float(one).is_integer() for one in values):
         raise DataError(f"{path}: labels are text or whole numbers, not {column.type}")
     return [int(one) for one in values]
-
-
-def _sorted(labels: list[str] | list[int]) -> list[Any]:
-    """The different ones in their order, which is that of numbers if all are."""
-    numbers = all(str(one).isdecimal() for one in labels)
-    return sorted(set(labels), key=int if numbers else None)
 
 
 def _samples(path: Path, x: Array) -> torch.Tensor:

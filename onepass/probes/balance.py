@@ -13,7 +13,7 @@ from torch import Tensor
 from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
-from onepass.parts import Step
+from onepass.parts import Label, Step
 from onepass.probes.registry import probe
 
 
@@ -40,9 +40,9 @@ class BalanceProbe(Listener):
     sums: Balance | None = None
     task: int = 0
     steps: int = 0
-    labels: list[int] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     groups: list[list[int]] = field(default_factory=list)
-    history: list[dict[int, float]] = field(default_factory=list)
+    history: list[dict[Label, float]] = field(default_factory=list)
 
     def started(self, run: Run) -> None:
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
@@ -74,15 +74,15 @@ class BalanceProbe(Listener):
             }
         )
 
-    def pn(self) -> dict[int, float]:
+    def pn(self) -> dict[Label, float]:
         """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
         return self._by_label(self._needed().pn())
 
-    def a_pn(self) -> dict[int, float]:
+    def a_pn(self) -> dict[Label, float]:
         """A-PN(c), by label."""
         return self._by_label(self._needed().a_pn())
 
-    def pn_of(self, labels: Iterable[int]) -> float:
+    def pn_of(self, labels: Iterable[Label]) -> float:
         """PN(t, t') in the running task t of a group of classes t', given by their labels."""
         rows = [self.labels.index(label) for label in labels if label in self.labels]
         return float(self._needed().task_pn(rows)) if rows else math.nan
@@ -103,7 +103,7 @@ class BalanceProbe(Listener):
             raise ValueError("the probe has seen no step yet")
         return self.sums
 
-    def _by_label(self, rates: Tensor) -> dict[int, float]:
+    def _by_label(self, rates: Tensor) -> dict[Label, float]:
         return dict(zip(self.labels, rates.tolist(), strict=False))
 
 

@@ -119,7 +119,7 @@ class CountsBeforeItChecks(ER):
 @breaks("labels_are_only_names")
 class OrdersByLabel(ER):
     def _admit(self, batch):
-        return super()._admit(batch).flip(0) if batch[0] > 100 else super()._admit(batch)
+        return super()._admit(batch).flip(0) if batch[0] == "class 0" else super()._admit(batch)
 
 
 @breaks("nobody_tells_the_future")

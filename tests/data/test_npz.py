@@ -75,6 +75,26 @@ def test_labels_may_be_any_whole_numbers(tmp_path, dtype):
     assert data.test_y.tolist() == [2, 1, 3, 1]
 
 
+@pytest.mark.parametrize(
+    ("y", "names", "numbers"),
+    [
+        ([-1, 1] * 4, ("-1", "1"), [0, 1] * 4),
+        (["dog", "cat", "Bär", "cat"] * 2, ("Bär", "cat", "dog"), [2, 1, 0, 1] * 2),
+        (["10", "9"] * 4, ("9", "10"), [1, 0] * 4),
+        ([b"dog", "Bär".encode()] * 4, ("Bär", "dog"), [1, 0] * 4),
+    ],
+    ids=["negative", "text", "numbers as text", "bytes"],
+)
+@pytest.mark.parametrize("fraction", [None, 0.25])
+def test_labels_of_any_kind_are_the_classes_in_their_order(tmp_path, y, names, numbers, fraction):
+    whole = {"x": np.arange(8.0)[:, None], "y": np.array(y)}
+    arrays = mine(whole["x"], whole["y"]) if fraction is None else whole
+    data = onepass.load(str(write_npz(tmp_path / "mine.npz", **arrays)), test_fraction=fraction)
+    assert data.class_names == names
+    for part_x, part_y in ((data.train_x, data.train_y), (data.test_x, data.test_y)):
+        assert [numbers[int(place)] for place in part_x[:, 0]] == part_y.tolist()
+
+
 @pytest.mark.parametrize("kind", [np.str_, np.bytes_])
 def test_classes_may_have_names(tmp_path, kind):
     names = np.array(["cat", "dog"], dtype=kind)
@@ -155,8 +175,8 @@ BAD_ARRAYS = {
     "too few labels": {"train_y": np.zeros(7, int)},
     "labels in columns": {"train_y": np.zeros((8, 1), int)},
     "fractional labels": {"train_y": np.arange(8) / 2},
-    "named labels": {"train_y": np.array(list("abababab"))},
-    "negative labels": {"train_y": np.arange(8) - 4},
+    "text for training, numbers for testing": {"train_y": np.array(list("01010101"))},
+    "labels in bytes that are not UTF-8": {"train_y": np.array([b"caf\xe9", b"b"] * 4)},
     "an unknown test label": {"test_y": np.array([0, 1, 0, 5])},
     "long images": {"train_x": np.ones((8, 3, 4, 4), int), "test_x": np.ones((4, 3, 4, 4), int)},
     "whole-number vectors": {"train_x": np.eye(8, dtype=int), "test_x": np.eye(8, dtype=int)[:4]},

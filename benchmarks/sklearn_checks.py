@@ -1,0 +1,64 @@
+"""How each method fares with scikit-learn's own checks of an estimator.
+
+    SCIPY_ARRAY_API=1 python benchmarks/sklearn_checks.py > benchmarks/sklearn-checks.txt
+    SCIPY_ARRAY_API=1 python benchmarks/sklearn_checks.py er gsa
+
+prints a line for each method: how many checks were run, how many passed, and each that did not,
+with the reason where it was expected. It exits with 1 if one failed that was not expected to.
+Without the variable scikit-learn leaves one check out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+
+import sklearn
+import torch
+from sklearn.utils.estimator_checks import check_estimator
+
+from onepass import registry
+from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("methods", nargs="*", help="all of them, if none is named")
+    keys = parser.parse_args().methods or [info.key for info in registry.methods()]
+    torch.set_num_threads(1)
+    print(f"scikit-learn {sklearn.__version__}, torch {torch.__version__}, one thread of a CPU")
+    failed = 0
+    for key in keys:
+        found = checked(key)
+        ran = [one for one in found if one["status"] != "skipped"]
+        passed = [one for one in ran if one["status"] == "passed"]
+        print(f"{key:14}{len(ran)} run, {len(passed)} passed", flush=True)
+        for one in found:
+            if one["status"] != "passed":
+                print(f"    {one['check_name']}: {said(one)}", flush=True)
+        failed += sum(one["status"] == "failed" for one in found)
+    sys.exit(failed > 0)
+
+
+def said(of: dict[str, object]) -> str:
+    if of["status"] == "xfail":
+        return f"expected to fail: {of['expected_to_fail_reason']}"
+    return f"{of['status']}: {' '.join(str(of['exception']).split())}"
+
+
+def checked(key: str) -> list[dict[str, object]]:
+    """What became of each check, with a small memory and the settings of quick tests."""
+    learner = registry.get(key).learner
+    memory = {"memory": 100} if "memory" in learner.setting_names() else {}
+    model = OnePassClassifier(key, device="cpu", **memory, **learner.quick)
+    with warnings.catch_warnings(action="ignore"):
+        return check_estimator(
+            model, expected_failed_checks=EXPECTED_TO_FAIL, on_fail=None, on_skip=None
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Labels as people have them, as the numbers 0 … C-1 of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from onepass.parts import Label
+
+L = TypeVar("L", int, str, Label)
+
+
+def in_order(labels: Iterable[L]) -> list[L]:
+    """The different ones, sorted; text that is all numbers as numbers.
+
+    >>> in_order([7, -1, 7]), in_order(["b", "a"]), in_order(["10", "9"])
+    ([-1, 7], ['a', 'b'], ['9', '10'])
+    """
+    found = set(labels)
+    numbers = all(isinstance(one, int) or _is_number(one) for one in found)
+    return sorted(found, key=lambda one: (int(one) if numbers else 0, str(one)))
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 1000  # Python reads no number of many thousand digits
+
+
+def numbered(labels: Sequence[Label], classes: Sequence[Label]) -> Tensor:
+    """The place of each label among the classes.
+
+    >>> numbered(["dog", "cat", "dog"], ["cat", "dog"])
+    tensor([1, 0, 1])
+    """
+    place = {label: number for number, label in enumerate(classes)}
+    return torch.tensor([place[label] for label in labels], dtype=torch.int64)

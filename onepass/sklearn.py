@@ -1,0 +1,191 @@
+"""Any method as a scikit-learn classifier.
+
+>>> from sklearn.datasets import load_digits
+>>> from sklearn.model_selection import train_test_split
+>>> from onepass.sklearn import OnePassClassifier
+>>> x, test_x, y, test_y = train_test_split(*load_digits(return_X_y=True), random_state=0)
+>>> model = OnePassClassifier("gsa", memory=100, device="cpu").fit(x, y)
+>>> bool(model.score(test_x, test_y) > 0.8), model.classes_[:3]
+(True, array([0, 1, 2]))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from onepass import checkpoint, inputs, registry
+from onepass.errors import InputError
+from onepass.learner import Learner
+from onepass.parts import Label
+from onepass.settings import check
+
+Array = np.ndarray[Any, Any]
+FLOATS = (np.float32, np.float64)
+EXPECTED_TO_FAIL = {
+    "check_methods_subset_invariance": "scores are float32, whose last digits depend on how many "
+    "rows are scored at once; probabilities may differ by 2e-7, and the check allows 1e-7"
+}
+"""Checks that a method may fail, with the reason, for scikit-learn's `expected_failed_checks`."""
+
+
+class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns rows in the order given, each once, in batches.
+
+    After fitting, `learner_` is the learner itself, with the labels of `y`: it can be saved, opened
+    and asked as any other.
+
+    Parameters
+    ----------
+    method
+        Its name; `onepass list methods` shows them.
+    memory
+        How many samples it may keep; by default as many as the method does by itself.
+    batch
+        Rows of a step.
+    image_shape
+        (height, width) or (channels, height, width), if each row is an image of whole numbers from
+        0 to 255; by default a row is a vector.
+    settings
+        Of the method, by name: `lr`, `seed`, `device`, ...
+    """
+
+    def __init__(
+        self,
+        method: str = "gsa",
+        *,
+        memory: int | None = None,
+        batch: int = 10,
+        image_shape: tuple[int, ...] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.method = method
+        self.memory = memory
+        self.batch = batch
+        self.image_shape = image_shape
+        self._settings = settings
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments, with those settings that were given."""
+        return {**super().get_params(deep=deep), **self._settings}
+
+    def set_params(self, **params: Any) -> Self:
+        """Sets arguments and settings by name; `fit` tells of one that the method does not have."""
+        own = {name: params.pop(name) for name in self._get_param_names() if name in params}
+        self._settings = {**self._settings, **params}
+        super().set_params(**own)
+        return self
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
+        """Learns all rows from the beginning, each once, in the order given."""
+        x, labels = self._checked(X, y, first=True)
+        self.learner_ = self._new_learner()
+        self.classes_ = _classes(labels)
+        self._teach(x, labels)
+        self.learner_.end_task()
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
+        """Learns more rows, each once. New classes may come at any time; those named in `classes`
+        are in `classes_` before they do."""
+        first = not hasattr(self, "learner_")
+        x, labels = self._checked(X, y, first=first)
+        known = [] if first else [self.classes_]
+        told = [] if classes is None else [np.asarray(classes)]
+        self.classes_ = _classes(*known, *told, labels)
+        if first:
+            self.learner_ = self._new_learner()
+        self._teach(x, labels)
+        return self
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """The label of the highest score, (n)."""
+        best = self._scores(X).argmax(dim=1).numpy()
+        return self.classes_[best]  # type: ignore[no-any-return]
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """The softmax of the scores, (n, classes); columns as `classes_`."""
+        return self._scores(X).softmax(dim=1).numpy()
+
+    # ---- behind the door
+
+    def _new_learner(self) -> Learner:
+        given = {} if self.memory is None else {"memory": self.memory}
+        return registry.get(self.method).learner.configured(**given, **self._settings)
+
+    def _checked(self, X: Any, y: Any, first: bool) -> tuple[Array, Array]:  # noqa: N803
+        check("batch", self.batch, int)
+        if self.batch < 1:
+            raise InputError(f"batch must be at least 1, not {self.batch}")
+        x, labels = validate_data(self, X, y, dtype=self._dtypes, reset=first)
+        check_classification_targets(labels)
+        return self._samples(x), labels
+
+    @property
+    def _dtypes(self) -> Any:
+        return FLOATS if self.image_shape is None else "numeric"
+
+    def _samples(self, rows: Array) -> Array:
+        if self.image_shape is None:
+            return rows
+        shape = tuple(self.image_shape)
+        if len(shape) not in (2, 3) or math.prod(shape) != rows.shape[1]:
+            raise InputError(f"image_shape is {shape}, but rows have {rows.shape[1]} values")
+        with np.errstate(invalid="ignore"):  # what changes is refused
+            pixels = rows.astype(np.uint8)
+        if rows.dtype != np.uint8 and not np.array_equal(pixels, rows):
+            raise InputError("with image_shape rows are pixels: whole numbers from 0 to 255")
+        return pixels.reshape(len(rows), *shape)
+
+    def _teach(self, x: Array, labels: Array) -> None:
+        plain = _plain(labels)
+        for start in range(0, len(x), self.batch):
+            end = start + self.batch
+            self.learner_.learn(x[start:end], plain[start:end])
+
+    def _scores(self, X: Any) -> Tensor:  # noqa: N803
+        """(n, classes), columns as `classes_`: minus infinity for a class that has not come yet."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=self._dtypes, reset=False)
+        found = self.learner_.scores(self._samples(rows)).double().cpu()
+        column = {label: place for place, label in enumerate(_plain(self.classes_))}
+        scores = torch.full((len(rows), len(self.classes_)), -math.inf, dtype=torch.float64)
+        scores[:, [column[label] for label in self.learner_.classes]] = found
+        return scores
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds the learner as a file of `learner.save` does."""
+        state: dict[str, Any] = super().__getstate__()
+        if "learner_" in state:
+            state = {**state, "learner_": checkpoint.content(self.learner_)}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "learner_" in state:
+            net = self._settings.get("net")
+            self.learner_ = checkpoint.restored(
+                state["learner_"],
+                f"the pickled {type(self).__name__}",
+                device=self._settings.get("device", "auto"),
+                net=net if isinstance(net, nn.Module) else None,
+            )
+
+
+def _plain(labels: Array) -> list[Label]:
+    """As a learner takes them, which has no true and false."""
+    return inputs.as_labels(labels.astype(int) if labels.dtype == bool else labels, len(labels))
+
+
+def _classes(*labels: Array) -> Array:
+    """The different ones, sorted; text and numbers do not mix."""
+    different = [label for one in labels for label in _plain(np.unique(one))]
+    inputs.as_labels(different, len(different))
+    return np.unique(np.concatenate(labels))

@@ -1,0 +1,174 @@
+"""Any method as a scikit-learn classifier: its own checks, and what its users do."""
+
+import pickle
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import onepass
+from onepass import InputError, UnknownNameError, registry
+from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
+
+FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "derpp": {"replay": 16}, "scr": {"replay": 16}}
+WORDS = ("owl", "cat", "bee")  # neither in alphabetical order nor in that of their numbers
+
+
+def classifier(method="er", **settings):
+    learner = registry.get(method).learner
+    kept = {"memory": 30} if "memory" in learner.setting_names() else {}
+    return OnePassClassifier(method, device="cpu", **{**kept, **learner.quick, **settings})
+
+
+def rows(count=30):
+    """Three classes that lie far apart, one after another."""
+    y = np.arange(count) * 3 // count
+    return 3 * np.eye(3)[y] + 0.1 * np.random.default_rng(0).normal(size=(count, 3)), y
+
+
+def words(y):
+    return np.array(WORDS)[y]
+
+
+# ---- scikit-learn's own checks
+
+
+@parametrize_with_checks(
+    [classifier(method, **settings) for method, settings in FAST.items()],
+    expected_failed_checks=lambda _: EXPECTED_TO_FAIL,
+)
+def test_scikit_learn_is_content(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [classifier(info.key) for info in registry.methods() if info.key not in FAST],
+    expected_failed_checks=lambda _: EXPECTED_TO_FAIL,
+)
+def test_scikit_learn_is_content_with_every_method(estimator, check):
+    check(estimator)
+
+
+# ---- learning
+
+
+def test_rows_are_learned_once_in_their_order_and_in_batches():
+    x, y = rows(25)
+    fitted = classifier(batch=4, seed=3).fit(x, words(y))
+    learner = onepass.ER(memory=30, device="cpu", seed=3)
+    for start in range(0, 25, 4):
+        learner.learn(x[start : start + 4], words(y[start : start + 4]))
+    learner.end_task()
+    assert fitted.learner_.state_sha256() == learner.state_sha256()
+
+
+def test_fit_begins_anew_and_partial_fit_goes_on():
+    x, y = rows()
+    once, twice = classifier().fit(x, y), classifier().fit(x[:9], y[:9]).fit(x, y)
+    assert once.learner_.state_sha256() == twice.learner_.state_sha256()
+    assert once.partial_fit(x, y).learner_.steps == 6
+
+
+def test_classes_may_come_at_any_time_or_be_told_before():
+    x, y = rows(90)
+    one = classifier(lr=0.01)
+    for label, told in ((0, None), (1, ["ant"]), (2, None)):
+        one.partial_fit(x[y == label], words(y[y == label]), classes=told)
+    assert one.classes_.tolist() == ["ant", "bee", "cat", "owl"]
+    chances = one.predict_proba(x)
+    assert (chances[:, 0] == 0).all()
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert (one.classes_[chances.argmax(axis=1)] == one.predict(x)).all()
+    assert one.score(x, words(y)) > 0.9
+
+
+def test_yes_and_no_come_back_as_they_were():
+    x, y = rows()
+    found = classifier(lr=0.01).fit(x, y == 1).predict(x)
+    assert found.dtype == bool
+    assert (found == (y == 1)).mean() > 0.9
+
+
+def test_a_frame_of_images_as_rows():
+    y = np.arange(40) % 2
+    pixels = np.where(y[:, None] == np.repeat([0, 1], 32), 250, 5)  # dark above, dark below
+    frame = pandas.DataFrame(pixels, columns=[f"pixel {place}" for place in range(64)])
+    names = pandas.Series(y).map({0: "above", 1: "below"})
+    one = classifier(image_shape=(8, 8), lr=0.01, augment="none").fit(frame, names)
+    assert one.learner_.trainer.shape == (1, 8, 8)
+    assert (one.predict(frame) == names).all()
+    assert one.n_features_in_ == 64
+    assert one.feature_names_in_.tolist() == list(frame.columns)
+
+
+# ---- settings
+
+
+def test_a_search_sets_the_method_and_its_settings_inside_a_pipeline():
+    x, y = rows(60)
+    order = np.random.default_rng(0).permutation(60)
+    steps = [("scale", StandardScaler()), ("learn", classifier(replay=8))]
+    grid = {"learn__method": ["er", "er-ace"], "learn__lr": [1e-9, 0.01]}
+    found = GridSearchCV(Pipeline(steps), grid, cv=2).fit(x[order], y[order])
+    assert found.best_params_["learn__lr"] == 0.01
+    best = found.best_estimator_["learn"]
+    assert type(best.learner_).key == best.method
+    assert (best.learner_.lr, best.learner_.replay) == (0.01, 8)
+    again = clone(best)
+    assert again.get_params() == best.get_params()
+    assert not hasattr(again, "learner_")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"memroy": 5}, "Did you mean 'memory'"),
+        ({"method": "ers"}, "Did you mean 'er'"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"image_shape": (2, 2)}, r"image_shape is \(2, 2\), but rows have 3 values"),
+        ({"image_shape": (1, 3)}, "whole numbers from 0 to 255"),
+    ],
+)
+def test_what_cannot_be_is_said_when_it_is_fitted(settings, said):
+    one = clone(classifier()).set_params(**settings)
+    with pytest.raises((InputError, UnknownNameError), match=said):
+        one.fit(*rows())
+
+
+def test_labels_of_another_kind_change_nothing():
+    x, y = rows()
+    one = classifier().partial_fit(x, y)
+    before = one.learner_.state_sha256()
+    with pytest.raises(InputError, match="all text or all whole numbers"):
+        one.partial_fit(x, words(y))
+    assert one.learner_.state_sha256() == before
+    assert one.classes_.tolist() == [0, 1, 2]
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("net", ["auto", nn.Linear(3, 8)], ids=["auto", "own"])
+def test_what_was_pickled_goes_on_bit_for_bit(net):
+    x, y = rows()
+    one = classifier(net=net).fit(x, words(y))
+    again = pickle.loads(pickle.dumps(one))
+    assert (again.predict_proba(x) == one.predict_proba(x)).all()
+    for each in (one, again):
+        each.partial_fit(x, words(y))
+    assert again.learner_.state_sha256() == one.learner_.state_sha256()
+
+
+def test_the_learner_inside_is_one_like_any_other(tmp_path):
+    x, y = rows()
+    one = classifier().fit(x, words(y))
+    one.learner_.save(tmp_path / "model.pt")
+    opened = onepass.open(tmp_path / "model.pt", device="cpu")
+    assert (opened.predict(x) == one.predict(x)).all()
