@@ -321,17 +321,13 @@ class Learner(Steps, Training, ABC):
         cannot learn on."""
         checkpoint.write(Path(path), checkpoint.content(self, memory=memory))
 
-    def state_dict(self, *, memory: bool = True) -> dict[str, Any]:
-        """Everything that learning changes; or, without its memory, as if that were empty."""
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that learning changes."""
         with self._turns.look():
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
                 return own
-            state = self.trainer.state_dict()
-            if not memory:
-                for name, store in self.stores.items():
-                    state["parts"][name] = store.blank_state()
-            return {**own, "finished": self.task_ended, **state}
+            return {**own, "finished": self.task_ended, **self.trainer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the saved learner was; this one must have learned nothing yet."""
@@ -349,10 +345,14 @@ class Learner(Steps, Training, ABC):
             self.book = book
 
     def good_state(self, *, memory: bool = True) -> dict[str, Any]:
-        """The state, for a file; unless learning has diverged."""
+        """The state, for a file, perhaps as if the memory were empty; unless learning has
+        diverged."""
         with self._turns.look():
             self.check_finite()
-            return self.state_dict(memory=memory)
+            state = self.state_dict()
+            if not memory and self.steps:
+                state["parts"] |= {name: one.blank_state() for name, one in self.stores.items()}
+            return state
 
     def scorer_state(self) -> dict[str, Any] | None:
         """What scores are made with besides the network, for a file that leaves out the memory;
