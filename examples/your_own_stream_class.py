@@ -1,8 +1,8 @@
 """A stream of your own, with a name: the digits fade while they are learned.
 
 It is class-incremental, and the later a digit comes, the darker it is. The learner is scored on
-digits as they were. In a file of the package, this and one import line in `streams/__init__.py`
-would also give `onepass run gsa --stream fading:least=0.2`.
+digits as they were. The class in a module of its own, say fading.py, also gives
+`onepass run gsa --stream fading:least=0.2 --import fading`.
 """
 
 from torch import Tensor

@@ -11,8 +11,10 @@
 
 from typing import TYPE_CHECKING
 
+from onepass.completion import answer
 from onepass.interrupts import told_in_a_line
 
+answer()  # a shell that asks for words is not kept waiting for torch
 with told_in_a_line():
     from onepass import methods
     from onepass.checkpoint import open_learner as open

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onepass.devices import finest
 from onepass.losses import one_hot
 from onepass.parts import Output, Part
 
@@ -32,7 +33,7 @@ from onepass.parts import Output, Part
 def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     """The positive and the negative gradient of each sample on each logit, (n, C) both; the softmax
     runs over the classes seen. Every sample's gradients add up to zero."""
-    logits = output.logits.double().masked_fill(~seen, -torch.inf)
+    logits = output.logits.to(finest(seen.device)).masked_fill(~seen, -torch.inf)
     own = one_hot(output.y, logits.shape[1])  # (n, C)
     # p of every class but the own                                                (n, C)
     others = logits.softmax(dim=1).masked_fill(own, 0) * output.weight.unsqueeze(1)
@@ -57,8 +58,8 @@ class Balance(Part):
     tensors: ClassVar[tuple[str, ...]] = ("sums", "samples", "updates")
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        self.sums = torch.zeros(2, 2, capacity, dtype=torch.float64, device=device)
-        self.samples = torch.zeros((), dtype=torch.float64, device=device)
+        self.sums = torch.zeros(2, 2, capacity, dtype=finest(device), device=device)
+        self.samples = torch.zeros((), dtype=finest(device), device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
 
     @property

@@ -9,7 +9,6 @@ network and engine. Whether the method could do with fewer or larger forwards is
 from __future__ import annotations
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +59,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Speed:
-    """What came out. The peak is of this process; on a GPU, of what it allocated there."""
+    """What came out. The peak is of this process, None where the system does not tell; on a GPU, of
+    what it allocated there."""
 
     steps_per_second: float
     images_per_second: float
@@ -68,7 +68,7 @@ class Speed:
     scored_images: int
     bare_steps_per_second: float
     fraction_of_bare: float
-    peak_megabytes: float
+    peak_megabytes: float | None
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -76,14 +76,15 @@ def measure(case: Case) -> dict[str, Any]:
     each, since whatever disturbs a block makes it slower."""
     learner = case.learner()
     sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
-    with devices.room_for({**sizes, "values in a sample": math.prod(case.shape)}):
+    sample = {"values in a sample": math.prod(case.shape)}
+    with devices.room_for({**sizes, **sample}), devices.current(case.device):
         return _measured(case, learner)
 
 
 def _measured(case: Case, learner: Learner) -> dict[str, Any]:
     batches = Batches(case)
     learner.prepare(case.shape, batches.x.dtype)
-    if case.device == "cuda":
+    if devices.kind(case.device) == "cuda":
         torch.cuda.reset_peak_memory_stats()
     batches.introduce(learner)
     for _ in range(WARM_UP):
@@ -109,7 +110,7 @@ def _measured(case: Case, learner: Learner) -> dict[str, Any]:
         scored_images=images.scored,
         bare_steps_per_second=bare_rate,
         fraction_of_bare=rate / bare_rate,
-        peak_megabytes=peak / 2**20,
+        peak_megabytes=None if peak is None else peak / 2**20,
     )
     return {**asdict(case), **asdict(speed)}
 
@@ -196,8 +197,8 @@ def _time(call: Callable[[], Any], count: int, device: str) -> float:
     began = time.perf_counter()
     for _ in range(count):
         call()
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if device != "cpu":
+        torch.accelerator.synchronize()
     return time.perf_counter() - began
 
 
@@ -211,8 +212,12 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _peak(device: str) -> float:
-    if device == "cuda":
+def _peak(device: str) -> float | None:
+    if devices.kind(device) == "cuda":
         return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -49,10 +48,6 @@ class Entry:
         return self.planned.job
 
 
-class TimeIsUp(BaseException):
-    """Whatever is running has to stop, as for an interrupt."""
-
-
 def survey(planned: Sequence[Planned], out: Path, lines: Sequence[Result]) -> list[Entry]:
     """How far each run is: in a line of results, wherever that was made, or in its folder."""
     held = {result.identity: result for result in lines if result.identity}
@@ -88,7 +83,8 @@ def carry_out(
     """Runs what is not finished, and gives each one's number and what came out as it ends.
 
     What another process is running is left to it; in the end, if it has finished there, its result
-    is as good as ours, and if that process has died, its run goes on here.
+    is as good as ours, and if that process has died, its run goes on here. Nothing starts after the
+    time `until`; what is still running then the executor stops.
     """
     left = list(range(len(planned)))
     while left:
@@ -102,7 +98,7 @@ def carry_out(
                 costs.learn(outcome)
             yield Ended(left[number], outcome)
         left = [left[number] for number in agenda.passed]
-        _wait_for_any([RunFolder.of(planned[index].job, how.out) for index in left])
+        _wait_for_any([RunFolder.of(planned[index].job, how.out) for index in left], until)
         for index in list(left):
             job = planned[index].job
             if (result := finished(RunFolder.of(job, how.out), job)) is not None:
@@ -122,34 +118,9 @@ def _renumbered(watch: Watch, numbers: Sequence[int]) -> Watch:
     return lambda number, progress: watch(numbers[number], progress)
 
 
-def _wait_for_any(folders: Sequence[RunFolder]) -> None:
-    """Until another process has finished one of these runs, or has left it."""
+def _wait_for_any(folders: Sequence[RunFolder], until: float | None) -> None:
+    """Until another process has finished one of these runs, or has left it, or the time is up."""
     while folders and all(one.is_being_run() for one in folders):
-        time.sleep(PAUSE)
-
-
-def until_time(endings: Endings, until: float | None) -> Endings:
-    """Passes on what comes, and stops what is still running when the time is up. The alarm rings
-    only while one waits: what is done with an outcome is done to its end."""
-    waiting = False
-
-    def ring(*_: object) -> None:
-        if waiting:
-            raise TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    if until is not None:
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, until - time.monotonic()), PAUSE)
-    with closing(endings):
-        try:
-            while True:
-                waiting = True
-                one = next(endings)
-                waiting = False
-                yield one
-        except (StopIteration, TimeIsUp):
+        if until is not None and time.monotonic() >= until:
             return
-        finally:
-            waiting = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        time.sleep(PAUSE)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from onepass import devices, registry
+from onepass import devices, plugins, registry
 from onepass.compare import expect_kind, expect_number
 from onepass.errors import CheckpointError, InputError
 from onepass.files import write_atomically
 from onepass.parts import Images, Label
 from onepass.views import Augment
+from onepass.words import quoted, shortened
 
 if TYPE_CHECKING:
     from onepass.learner import Learner
@@ -42,14 +44,22 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     }
     scorer = learner.scorer_state() if learner.only_predicts or not memory else None
     known = bool(learner.names) and learner.names.keys() >= set(learner.classes)
+    settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
+        **_module(learner),
         "settings": settings,
         "state": learner.good_state(memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
         **({"class_names": list(learner.names.values())} if known else {}),
     }
+
+
+def _module(learner: Learner) -> dict[str, str]:
+    """Which code it needs besides this package."""
+    module = type(learner).__module__
+    return {} if module.startswith("onepass.") else {"module": module}
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
@@ -109,6 +119,7 @@ def restored(
 ) -> Learner:
     """The learner in the content of a checkpoint; `path` names it in errors."""
     where = devices.resolve(device)
+    _expect_code(content, path)
     try:
         settings = _settings(content, where, device=device, net=net, augment=augment)
         missing = [f"{name}={what}" for name, what in OWN.items() if settings[name] is None]
@@ -130,6 +141,21 @@ def restored_to_predict(content: dict[str, Any], path: str, *, device: str = "au
     training = [info.key for info in registry.methods() if info.learner.trains_to_score]
     lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
     return restored(content, path, device=device, augment="none" if lacks else None)
+
+
+def _expect_code(content: dict[str, Any], path: str) -> None:
+    """A file says which code it needs, and imports none: that is for the user to name."""
+    method, module, settings = (content.get(name) for name in ("method", "module", "settings"))
+    if isinstance(method, str) and isinstance(module, str) and method not in registry.METHODS:
+        raise CheckpointError(
+            f"{path} was made by {quoted(method)} of the module {quoted(module)}, which is not "
+            f"here: if you trust it, name it, with --import {shortened(module)} or imports=[...]"
+        )
+    if isinstance(settings, dict):
+        try:
+            plugins.expect_named(settings.get("net"), path)
+        except InputError as problem:
+            raise CheckpointError(str(problem)) from None
 
 
 def _settings(
@@ -180,10 +206,14 @@ def open_learner(
     device: str = "auto",
     net: nn.Module | None = None,
     augment: Augment | None = None,
+    imports: Sequence[str] = (),
 ) -> Learner:
     """A learner that goes on where the saved one was; on the same kind of device, bit for bit.
 
     `net` is needed if the learner was made with a network of your own, `augment` if with a function
     of your own: files hold data, never code.
+    `imports` are modules to import first, such as the one of your own method: a file says what it
+    needs, and imports nothing by itself.
     """
+    plugins.import_named(imports)
     return restored(read(Path(path)), str(path), device=device, net=net, augment=augment)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from onepass.checkpoint import read, restored_to_predict
 from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
-from onepass.errors import DataError, InputError
+from onepass.errors import DataError, InputError, RunError
+from onepass.record import RunFolder
+from onepass.unlike import Doubt, Doubts
 
 
 class Prediction(NamedTuple):
@@ -27,8 +30,9 @@ class Unreadable(NamedTuple):
     problem: str
 
 
-def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
-    """Every image of a folder (or one image), scaled to the size that the learner takes."""
+def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable | Doubt]:
+    """Every image of a folder (or one image), scaled to the size that the learner takes; then what
+    there is to doubt about them."""
     content = read(model)
     learner = restored_to_predict(content, str(model), device=device)
     shape = content["state"].get("shape", [])
@@ -41,15 +45,27 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
         )
     names = learner.class_names
     channels, height, width = shape
+    doubts = Doubts(learner, scaled=_were_scaled(model))
     for path in _images(images):
         try:
-            pixels = decode(contents(path), str(path), (channels, height, width), resize=True)
+            file = contents(path)
+            pixels = decode(file, str(path), (channels, height, width), resize=True)
         except DataError as problem:
             yield Unreadable(str(path), str(problem))
             continue
+        doubts.look(file, str(path), pixels)
         probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
         name = names[int(probabilities.argmax())]
         yield Prediction(str(path), name, float(probabilities.max()))
+    yield from doubts.told()
+
+
+def _were_scaled(model: Path) -> bool:
+    """Whether the model is a run's, and that run has scaled its images."""
+    with suppress(RunError, OSError):
+        run = RunFolder(model.parent).description() or {}
+        return "image_size=" in str(run.get("variant"))
+    return False
 
 
 def _images(images: Path) -> list[Path]:

@@ -50,7 +50,7 @@ class Costs:
         """Seconds of the whole run; None if nothing like it was measured."""
         if measured := self._seconds.get(kind_of(job)):
             return _recent(measured)
-        place = (job.dataset_identity, job.device)
+        place = (job.dataset_identity, job.device_kind)
         rates = self._rates.get((*place, job.method)) or self._rates.get(place)
         images = _images_per_sample(job)
         if not rates or not images:
@@ -61,7 +61,7 @@ class Costs:
 def kind_of(job: Job) -> Kind:
     """Jobs of one kind differ in their seeds only, and take equally long."""
     memory = job.memory if job.uses_memory else 0
-    return (job.dataset_identity, job.device, job.method, memory, job.variant)
+    return (job.dataset_identity, job.device_kind, job.method, memory, job.variant)
 
 
 def _images_per_sample(job: Job) -> float:

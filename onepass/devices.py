@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from onepass.errors import InputError, TooLargeError
+from onepass.words import quoted
 
 LARGE = 10_000  # a number that is worth a word when there is no room
 # How torch says, besides by errors of their own, that there is no room or that its numbers end.
@@ -26,24 +27,53 @@ NO_ROOM = (
 
 
 def resolve(name: str) -> torch.device:
-    """`auto` is the GPU where there is one; a GPU that is not there is an error. Which of several
-    it is makes no other run, so the name does not say.
+    """`auto` is NVIDIA's GPU where there is one, else the CPU; `mps` is Apple's. A GPU that is not
+    there is an error.
 
     >>> resolve("cpu")
     device(type='cpu')
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' is not there: torch sees no GPU; use cpu or auto")
-    if re.fullmatch("cuda:[0-9]+", name):
-        number = name.removeprefix("cuda:")
-        raise InputError(
-            f"device {name!r} is chosen by CUDA_VISIBLE_DEVICES={number} and then called 'cuda'"
-        )
-    if name not in ("cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, not {name!r}")
+    if re.fullmatch("cuda(:[0-9]{1,3})?", name):
+        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not seen:
+            raise InputError(f"device {name!r} is not there: torch sees no GPU; use cpu or auto")
+        if int(name.partition(":")[2] or 0) >= seen:
+            raise InputError(f"device {name!r} is not there: the last one is cuda:{seen - 1}")
+    elif name == "mps":
+        if not torch.backends.mps.is_available():
+            raise InputError("device 'mps' is not there: torch sees no GPU of Apple's; use cpu")
+    elif name != "cpu":
+        raise InputError(f"device must be auto, cpu, mps, cuda or cuda:N, not {quoted(name)}")
     return torch.device(name)
+
+
+def kind(name: str) -> str:
+    """Without its number: which of several GPUs it is makes no other run.
+
+    >>> kind("cuda:1"), kind("cpu")
+    ('cuda', 'cpu')
+    """
+    return name.partition(":")[0]
+
+
+def current(name: str) -> AbstractContextManager[object]:
+    """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
+    numbered = kind(name) != name and torch.cuda.is_available()
+    return torch.cuda.device(name) if numbered else nullcontext()
+
+
+def finest(device: torch.device) -> torch.dtype:
+    """The floats with the most digits that a device has: Apple's GPU has no doubles."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager

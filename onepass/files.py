@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any
@@ -47,7 +46,8 @@ def write_json(path: Path, content: object) -> None:
 
 def append(path: Path, text: str) -> None:
     try:
-        with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as file:
+        number = _opened(path, os.O_WRONLY | os.O_APPEND)
+        with os.fdopen(number, "a", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as problem:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
@@ -61,16 +61,16 @@ def append_line(path: Path, line: str, *, unless: str = "") -> None:
         with os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "it is not a file")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            end, missing = _end_of_lines(file)
-            file.truncate(end)
-            if unless and _holds(file, unless):
-                return
-            try:
-                _write_all(file, f"{missing}{line}\n".encode())
-            except BaseException:
+            with _held(file.fileno(), path, wait=True):
+                end, missing = _end_of_lines(file)
                 file.truncate(end)
-                raise
+                if unless and _holds(file, unless):
+                    return
+                try:
+                    _write_all(file, f"{missing}{line}\n".encode())
+                except BaseException:
+                    file.truncate(end)
+                    raise
     except OSError as problem:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
 
@@ -111,16 +111,39 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     to wait gets a BlockingIOError."""
     number = _opened(path, os.O_RDWR)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+        with _held(number, path, wait=wait):
+            yield
     finally:
         os.close(number)
+
+
+@contextmanager
+def _held(number: int, path: Path, *, wait: bool) -> Iterator[None]:
+    """The system's lock of an open file, until that is closed. Where a system has none, a file
+    beside it stands for the lock; what a process that died has left of it is taken away."""
+    from filelock import SoftFileLock, Timeout, lock_descriptor
+
+    beside = ExitStack()
+    try:
+        free = lock_descriptor(number, blocking=wait, poll_interval=0.01)
+    except OSError as problem:
+        if problem.errno != errno.ENOSYS:
+            raise
+        try:
+            beside.enter_context(SoftFileLock(f"{path}.held", blocking=wait))
+            free = True
+        except Timeout:
+            free = False
+    if not free:
+        raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path))
+    with beside:
+        yield
 
 
 def _opened(path: Path, flags: int) -> int:
     """Opens the file of this name, or makes it; a link of that name is not followed."""
     try:
-        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
             raise OSError(

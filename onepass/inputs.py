@@ -49,7 +49,7 @@ def _plain(tensor: Tensor, what: str) -> Tensor:
     """The numbers of a tensor, if it has them: those of a sparse one are not all there, those on
     the meta device are none. What was made in inference mode is copied: a step cannot use it."""
     dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
-    if not dense or tensor.device.type not in ("cpu", "cuda"):
+    if not dense or tensor.device.type not in ("cpu", "mps", "cuda"):
         odd = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         kind = f"{odd} tensor on {tensor.device.type!r}"
         raise InputError(

@@ -28,7 +28,7 @@ OWN = "own"  # what a run's identity calls all data that have no name of ours
 BESIDE = frozenset(
     (
         *("method", "dataset", "memory", "seed", "preset", "settings", "device"),
-        *("data_root", "probes", "fingerprint", "test"),
+        *("data_root", "probes", "imports", "fingerprint", "test"),
     )
 )
 # What may decide a run's numbers or its record besides its data, settings and stream.
@@ -49,9 +49,10 @@ class Job:
 
     A run is known by content: see `known_by`. `settings` are the constructor's arguments as text,
     as `--set` takes them. `probes` are the names of what watches the run; they change nothing in
-    it. `mirror_is_same_class` is told of the user's own data only; `label` and `test` of a table:
-    the column of labels, and the file to test on. `normalise` says whose mean and
-    standard deviation samples are normalised by: the dataset's, or those of the samples in the
+    it. `imports` are modules of the user's that register what the job asks for; whoever runs it
+    imports them first. `mirror_is_same_class` is told of the user's own data only; `label` and
+    `test` of a table: the column of labels, and the file to test on. `normalise` says whose mean
+    and standard deviation samples are normalised by: the dataset's, or those of the samples in the
     stream's first task. `fingerprint` is of the data, once they have been loaded
     (`Supplies.known`).
     """
@@ -80,6 +81,7 @@ class Job:
     deterministic: bool = False
     data_root: str | None = field(default=None, compare=False)
     probes: tuple[str, ...] = field(default=(), compare=False)
+    imports: tuple[str, ...] = field(default=(), compare=False)
     fingerprint: Fingerprint | None = field(default=None, compare=False)
 
     # ---- which run it is
@@ -169,6 +171,10 @@ class Job:
     @property
     def uses_memory(self) -> bool:
         return "memory" in registry.get(self.method).learner.setting_names()
+
+    @property
+    def device_kind(self) -> str:
+        return devices.kind(self.device)
 
     @property
     def is_own(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onepass import checkpoint, files, inputs, saved
+from onepass import checkpoint, devices, files, inputs, saved
 from onepass.classbook import ClassBook, Texts
 from onepass.compare import expect_alike
 from onepass.copies import Copy
@@ -37,7 +37,7 @@ from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
 from onepass.views import can_be_captured, expect_colours
-from onepass.words import quoted
+from onepass.words import as_html, brief, quoted
 
 
 class Whole(NamedTuple):
@@ -57,12 +57,16 @@ class Learner(Steps, Training, ABC):
     net
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
         (`mlp`, `resnet18`; `onepass list networks`), or a module of your own that gives (samples,
-        features); it is copied, never changed.
+        features); it is copied, never changed. `package.module:function` is a function from the
+        shape of a sample to such a module. What is frozen in it (`requires_grad` False) stays as it
+        is, BatchNorm's statistics too.
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.
-    optimizer, lr, weight_decay
+    optimizer
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
+    lr, weight_decay
+        The optimiser's learning rate, and its decay.
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
         the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
@@ -83,7 +87,7 @@ class Learner(Steps, Training, ABC):
     seed
         Of initialisation, draws and augmentation, each by a generator of its own.
     device
-        `auto` (a GPU where there is one), `cpu` or `cuda`.
+        `auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:1` for the second GPU, or `mps`.
     engine
         `auto` (a CUDA graph on a GPU), `eager` or `graph`.
     precision
@@ -278,6 +282,18 @@ class Learner(Steps, Training, ABC):
         """How often a step trains each sample: twice if it is mirrored, which vectors are not."""
         return self.views.per_sample if self.prepared else 1 + self.mirror
 
+    def __repr__(self) -> str:
+        made = super().__repr__()
+        return f"<{made}: {self._progress}>" if self.steps else made
+
+    def _repr_html_(self) -> str:
+        settings = {name: brief(value) for name, value in self._chosen().items()}
+        return as_html(type(self).__name__, {**settings, "learned": self._progress})
+
+    @property
+    def _progress(self) -> str:
+        return f"{len(self.classes)} classes after {self.steps} steps"
+
     # ---- configuration
 
     def __post_init__(self) -> None:
@@ -333,7 +349,11 @@ class Learner(Steps, Training, ABC):
         """Goes on where the saved learner was; this one must have learned nothing yet."""
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
-        with self._turns.change(), torch.inference_mode(False):
+        with (
+            self._turns.change(),
+            torch.inference_mode(False),
+            devices.current(self.device),
+        ):
             book = saved.book_of(state, self.gap)
             try:
                 self._become(state, book)
@@ -402,7 +422,7 @@ class Learner(Steps, Training, ABC):
             )
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._turns.change(), torch.enable_grad():
+        with self._turns.change(), torch.enable_grad(), devices.current(self.device):
             yield
 
     def _expect_finite(self, net: nn.Module) -> None:
@@ -468,8 +488,8 @@ class Learner(Steps, Training, ABC):
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
-        if self.where.type == "cpu":
-            return rows
+        if self.where.type != "cuda":
+            return rows.to(self.where)
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
     @contextmanager
@@ -535,7 +555,8 @@ class Learner(Steps, Training, ABC):
     def _made_scorer(self) -> nn.Module:
         now = (self.steps, self.task, self.task_ended)
         if self._scorer is None or self._scorer[0] != now:
-            with torch.inference_mode(False):  # what is made here may have to be trained
+            # what is made here may have to be trained
+            with torch.inference_mode(False), devices.current(self.device):
                 self.check_finite()
                 made = self.scorer()
                 if made is not self.evaluator:

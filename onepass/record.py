@@ -295,8 +295,9 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
     an older one may lack all but the job."""
     try:
         check("job", content.get("job"), dict)
-        check("probes", content.get("probes", []), list[str])
-        for name in ("identity", "commit", *versions()):
+        for name in ("probes", "imports"):
+            check(name, content.get(name, []), list[str])
+        for name in ("identity", "module", "commit", *versions()):
             check(name, content.get(name), str | None)
         return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:

@@ -35,7 +35,7 @@ class MethodInfo:
     revision: int
 
 
-METHODS = Names[MethodInfo]("method")
+METHODS = Names[MethodInfo]("method", "onepass.methods")
 
 
 def method(
@@ -63,4 +63,5 @@ def get(key: str) -> MethodInfo:
 
 
 def methods() -> list[MethodInfo]:
-    return list(METHODS.entries.values())
+    """All, those of installed packages too."""
+    return list(METHODS.all().values())

@@ -11,6 +11,7 @@ from typing import Any, Self, get_type_hints
 import torch
 
 from onepass import metrics
+from onepass.devices import kind
 from onepass.errors import InputError, RunError
 from onepass.job import Job
 from onepass.learner import Learner
@@ -198,8 +199,9 @@ class Result:
 
 def plain_settings(learner: Learner) -> dict[str, Any]:
     """The constructor's arguments as JSON has them; a network of the user's own as it shows
-    itself."""
-    return {name: _plain(value) for name, value in learner.get_params().items()}
+    itself, a GPU without its number."""
+    chosen = {**learner.get_params(), "device": kind(learner.device)}
+    return {name: _plain(value) for name, value in chosen.items()}
 
 
 def gpu_of(learner: Learner) -> str | None:

@@ -13,7 +13,7 @@ from reprlib import Repr
 from typing import Any
 
 from onepass import checkpoint as checkpoints
-from onepass import probes
+from onepass import plugins, probes
 from onepass.devices import computing
 from onepass.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.evaluate import is_scored, walk
@@ -54,6 +54,7 @@ def run(
     `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
     probes. `supplies` are what other runs of this process share with it.
     """
+    plugins.import_named(job.imports)
     supplies = supplies or Supplies()
     job = _known(job, out, supplies)
     folder = RunFolder.of(job, out)
@@ -240,6 +241,8 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
         "dataset": job.dataset_identity,
         "variant": job.variant,
         "probes": list(job.probes),
+        "imports": list(job.imports),
+        "module": type(learner).__module__,
         "learner": plain_settings(learner),
         "stream": {**stream.spec, **stream.derived},
         "steps": len(stream),

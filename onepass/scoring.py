@@ -15,6 +15,7 @@ from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.metrics import percent
 from onepass.streams import Stream
+from onepass.words import as_html
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,22 @@ class Point(Tick):
     loss: float = math.nan
     correct: tuple[int, ...] = ()
     total: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value}" for name, value in self._facts.items())
+        return f"<Point {told}>"
+
+    def _repr_html_(self) -> str:
+        return as_html("Point", self._facts)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "step": self.step,
+            "task": self.task,
+            "classes": sum(n > 0 for n in self.total),
+        }
+        return {**facts, "accuracy": f"{self.accuracy:.1f}"} if sum(self.total) else facts
 
     @property
     def accuracy(self) -> float:

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from onepass.errors import InputError, UnknownNameError
-from onepass.words import quoted
+from onepass.words import brief, quoted
 
 LARGEST = 2**63 - 1
+
+
+class Setting(NamedTuple):
+    """A constructor argument, as people are told of it; the default is the text for `--set`."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
 
 
 @dataclass(kw_only=True, eq=False)
@@ -24,9 +44,44 @@ class Configured:
 
     key: ClassVar[str] = ""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={brief(value)}" for name, value in self._chosen().items())
+        return f"{type(self).__name__}({given})"
+
+    def _chosen(self) -> dict[str, Any]:
+        """The settings that are not as by default."""
+        usual = {one.name: one.default for one in fields(self) if one.init}
+        return {
+            name: value
+            for name, value in self.get_params().items()
+            if value is not usual[name] and value != usual[name]
+        }
+
     @classmethod
     def setting_names(cls) -> list[str]:
         return [one.name for one in fields(cls) if one.init]
+
+    @classmethod
+    def described(cls) -> list[Setting]:
+        """All settings, those that only this class has first; what they mean is in docstrings, its
+        own and inherited ones."""
+        hints, meanings = cls._types(), _meanings(cls)
+        annotated = [name for one in cls.__mro__ for name in inspect.get_annotations(one)]
+        settings = {one.name: one for one in fields(cls) if one.init}
+        ordered = [settings[name] for name in dict.fromkeys(annotated) if name in settings]
+        return [
+            Setting(
+                name=one.name,
+                type=_say(hints[one.name]),
+                default="" if one.default is MISSING else _as_text(one.default),
+                meaning=meanings.get(one.name, ""),
+            )
+            for one in ordered
+        ]
 
     @classmethod
     def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
@@ -124,6 +179,31 @@ def read(name: str, text: str, annotation: Any) -> Any:
         value = text
     _check_kind(name, value, annotation)
     return value
+
+
+def _as_text(value: object) -> str:
+    """What `read` reads as this value.
+
+    >>> _as_text(True), _as_text(None), _as_text(1e-3), _as_text((0.5,))
+    ('true', 'none', '0.001', '(0.5,)')
+    """
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _meanings(documented: type) -> dict[str, str]:
+    """Of parameters, by name: the sections `Parameters` of a class and of those it derives from."""
+    found: dict[str, str] = {}
+    for one in reversed(documented.__mro__):
+        text = inspect.cleandoc(vars(one).get("__doc__") or "")
+        section = text.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+        names: list[str] = []
+        for line in section.splitlines():
+            if not line.startswith(" "):
+                names = line.split(", ")
+                found |= dict.fromkeys(names, "")
+            else:
+                found |= {name: f"{found[name]} {line.strip()}".lstrip() for name in names}
+    return found
 
 
 def _check_kind(name: str, value: object, annotation: Any) -> None:

@@ -29,7 +29,7 @@ from onepass.views import Views
 if TYPE_CHECKING:
     from onepass.trainer import Generators, Trainer
 
-PREDICTION_BATCH = {"cpu": 512, "cuda": 2048}
+PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}
 
 
 class Steps(ABC):

@@ -1,5 +1,7 @@
 """A sweep file: which runs, in which order.
 
+    import = ["my.module"]  modules of yours that register what the file asks for
+
     [defaults]              any option of `onepass run`, by its name there; of every run
     methods = ["er", "gsa"] a list makes a grid: a run for each of its values
     memory = [200, 500]
@@ -29,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from onepass import data, probes, registry, toml
+from onepass import data, plugins, probes, registry, toml
 from onepass.data.load import is_path
 from onepass.errors import InputError, OnepassError, UnknownNameError
 from onepass.job import Job
@@ -39,7 +41,7 @@ from onepass.words import quoted
 
 MOST_SEEDS = 1000
 MOST_RUNS = 100_000
-TABLES = ("defaults", "dataset", "method", "grid")
+TABLES = ("import", "defaults", "dataset", "method", "grid")
 FIELDS = (
     *("dataset", "image_size", "test_fraction", "normalise", "memory", "seed", "stream", "tasks"),
     *("batch", "class_order", "preset", "validation", "every", "prequential", "threads"),
@@ -69,10 +71,19 @@ class Planned:
     priority: int
 
 
-def read(path: Path, *, device: str = "auto", data_root: str | None = None) -> list[Planned]:
+def read(
+    path: Path,
+    *,
+    device: str = "auto",
+    data_root: str | None = None,
+    imports: Sequence[str] = (),
+) -> list[Planned]:
     """The runs of a sweep file, in their order; the same one may still be there twice. Whatever is
-    wrong with it is one line that names the file and the key."""
+    wrong with it is one line that names the file and the key. What the file and `imports` name is
+    imported, here and by whoever runs the jobs."""
     content = toml.read(path)
+    modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
+    plugins.import_named(modules)
     _check(path, content)
     grids = content.get("grid", [{}])
     counted = 0
@@ -83,7 +94,7 @@ def read(path: Path, *, device: str = "auto", data_root: str | None = None) -> l
         counted += sum(_count(table) for table in tables)
         if counted > MOST_RUNS:
             raise InputError(f"{path}: {where} makes more than {MOST_RUNS} runs")
-        here = {"device": device, "data_root": data_root}
+        here = {"device": device, "data_root": data_root, "imports": modules}
         jobs = [job for table in tables for job in _jobs(path, where, table, here)]
         jobs.sort(key=lambda job: job.seed)
         planned += [Planned(job, number) for job in jobs]
@@ -91,6 +102,13 @@ def read(path: Path, *, device: str = "auto", data_root: str | None = None) -> l
 
 
 # ---- reading and checking
+
+
+def _imports(path: Path, content: Table) -> list[str]:
+    modules = _listed(content.get("import", []))
+    for one in modules:
+        check(f"{path}: import", one, str)
+    return modules
 
 
 def _check(path: Path, content: Table) -> None:
@@ -103,8 +121,8 @@ def _check(path: Path, content: Table) -> None:
         _expect(path, f"[{kind}]", tables, dict)
         for name, table in tables.items():
             where = f"[{kind}.{name}]"
-            valid = data.names() if kind == "dataset" else [one.key for one in registry.methods()]
-            if name not in valid and not (kind == "dataset" and is_path(name)):
+            if not _exists(kind, name):
+                valid = data.names() if kind == "dataset" else registry.METHODS.names()
                 raise InputError(f"{path}: {where}: {UnknownNameError(kind, name, valid)}")
             _check_table(path, where, table, without=own)
     grids = content.get("grid", [{}])
@@ -113,6 +131,12 @@ def _check(path: Path, content: Table) -> None:
         raise InputError(f"{path}: there is no [[grid]]")
     for number, table in enumerate(grids, start=1):
         _check_table(path, f"[[grid]] {number}", table)
+
+
+def _exists(kind: str, name: str) -> bool:
+    if kind == "dataset":
+        return is_path(name) or data.is_known(name)
+    return name in registry.METHODS
 
 
 def _expect(path: Path, where: str, value: object, kind: type) -> None:
@@ -224,15 +248,16 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
         for name, one in chosen.items()
         if name.startswith(".")
     }
+    plugins.expect_named(settings.get("net"), str(path))
     for name in ("engine", "precision"):
         if name in chosen and name in settings:
             raise InputError(f"give {name} or set.{name}, not both")
         if chosen.get(name, getattr(Learner, name)) != getattr(Learner, name):
             settings[name] = chosen[name]
     options = {name: chosen[key] for name in FIELDS if (key := name.replace("_", "-")) in chosen}
-    if is_path(options["dataset"]):
+    if is_path(options["dataset"]) and not Path(options["dataset"]).is_absolute():
         options["dataset"] = f"{path.parent}/{options['dataset']}"
-    if "test" in options:
+    if "test" in options and not Path(options["test"]).is_absolute():
         options["test"] = f"{path.parent}/{options['test']}"
     if chosen.get("mirror-is-another-class"):
         options["mirror_is_same_class"] = False
@@ -241,7 +266,7 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
 
 def _check_names(job: Job) -> None:
     """What can be refused without data."""
-    if not job.is_own and job.dataset not in data.names():
+    if not job.is_own and not data.is_known(job.dataset):
         raise UnknownNameError("dataset", job.dataset, data.names())
     job.chosen_settings()
     job.asked_of_stream()

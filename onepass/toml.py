@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from onepass import plugins
 from onepass.errors import InputError
 
 
@@ -24,7 +25,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def read_settings(path: Path) -> dict[str, str]:
     """Constructor arguments of a file that holds nothing else."""
-    return {name: as_text(value, f"{path}: {name}") for name, value in read(path).items()}
+    settings = {name: as_text(value, f"{path}: {name}") for name, value in read(path).items()}
+    plugins.expect_named(settings.get("net"), str(path))
+    return settings
 
 
 def as_text(value: object, name: str) -> str:

@@ -28,6 +28,7 @@ from onepass.nets import (
     feature_count,
     preprocessing,
     refresh,
+    settle,
 )
 from onepass.nets.fast import parallel
 from onepass.parts import Part, Step
@@ -168,6 +169,7 @@ class Trainer:
     ) -> Classifier:
         settings, rng = self.settings, self.rngs["initialisation"]
         body = backbone(settings.net, self.shape, rng).to(self.where)
+        settle(body)
         if features is None:
             blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
             features = feature_count(body, self.views.normalise(blank))

@@ -7,12 +7,14 @@ shows such a word shows it on one line and lets it do nothing.
 from __future__ import annotations
 
 import codecs
+import html
 import logging
 import unicodedata
+from collections.abc import Mapping
 
 LONGEST = 200  # letters of a value in a message
 READABLE = "onepass.readable"  # a name for `errors=` of an encoding
-PLAINER = {"±": "+-", "…": "..."}
+PLAINER = {"±": "+-", "…": "...", "─": "-"}
 
 
 def plain(text: str) -> str:
@@ -49,6 +51,45 @@ def quoted(value: object) -> str:
 def shortened(text: str) -> str:
     cut = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:cut]}...{text[-cut:]}"
+
+
+def brief(value: object) -> str:
+    """A value of a setting in a few letters; of one that is no plain value, its kind.
+
+    >>> brief((0.3051830926545375,)), brief((0.1,) * 512), brief("adam"), brief(object())
+    ('(0.305183,)', '(0.1, 0.1, 0.1, ...: 512)', "'adam'", '<object>')
+    """
+    if isinstance(value, tuple):
+        first = "".join(f"{brief(one)}, " for one in value[:3])
+        return f"({first.rstrip()})" if len(value) <= 3 else f"({first}...: {len(value)})"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, str | int | None):
+        return quoted(value)
+    return f"<{type(value).__name__}>"
+
+
+def as_html(title: str, facts: Mapping[str, object]) -> str:
+    """For notebooks: a small table, in which no text is taken for HTML.
+
+    >>> as_html("<b>", {"a": 1})
+    '<table><caption>&lt;b&gt;</caption><tr><th>a</th><td>1</td></tr></table>'
+    """
+    cells = [
+        (html.escape(plain(name)), html.escape(plain(str(one)))) for name, one in facts.items()
+    ]
+    rows = "".join(f"<tr><th>{name}</th><td>{one}</td></tr>" for name, one in cells)
+    return f"<table><caption>{html.escape(plain(title))}</caption>{rows}</table>"
+
+
+def rate(per_second: float) -> str:
+    """Whole where it is fast, with digits where it is slow.
+
+    >>> rate(1234.5), rate(27.41), rate(2.741), rate(0.3704)
+    ('1234', '27.4', '2.74', '0.37')
+    """
+    digits = 0 if per_second >= 100 else 1 if per_second >= 10 else 2
+    return f"{per_second:.{digits}f}" if per_second >= 0.1 else f"{per_second:.2g}"
 
 
 def _readable(problem: UnicodeError) -> tuple[str, int]:

@@ -1,9 +1,11 @@
 """Files are whole or absent, and what they hold has a fingerprint."""
 
+import errno
 import io
 import json
 import os
 import threading
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -94,6 +96,24 @@ def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
     with pytest.raises(TypeError):
         files.write_json(path, {"n": object()})
     assert json.loads(path.read_text()) == {"n": 1}
+
+
+# ---- locks
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["of the system", "none in the system"])
+def test_a_lock_is_for_one_at_a_time_whatever_the_system_has(missing, tmp_path, monkeypatch):
+    def lock(number, **how):
+        raise OSError(errno.ENOSYS, "there are no locks")
+
+    if missing:
+        monkeypatch.setattr("filelock.lock_descriptor", lock)
+    path = tmp_path / ".lock"
+    with files.locked(path, wait=False), pytest.raises(BlockingIOError), ExitStack() as again:
+        again.enter_context(files.locked(path, wait=False))
+    with files.locked(path, wait=False):
+        files.append_line(tmp_path / "lines.jsonl", "{}")
+    assert {one.name for one in tmp_path.iterdir()} == {".lock", "lines.jsonl"}
 
 
 # ---- fingerprints

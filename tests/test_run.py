@@ -12,7 +12,7 @@ from following import Stopped, stop_after
 from teaching import Tidy, register
 
 from onepass import DataError, Finetune, load
-from onepass.data.load import EMBEDDED
+from onepass.data import DATASETS
 from onepass.errors import RunError
 from onepass.job import Job
 from onepass.record import versions
@@ -77,14 +77,16 @@ def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, m
     data = load("synthetic")
     changed = data.test_x.clone()
     changed[7, 0, 3, 3] ^= 1  # one bit of one image
-    monkeypatch.setitem(EMBEDDED, "synthetic", lambda: replace(data, test_x=changed))
+    own = replace(DATASETS["synthetic"], make=lambda: replace(data, test_x=changed))
+    monkeypatch.setitem(DATASETS.entries, "synthetic", own)
     with untouched(tmp_path), pytest.raises(RunError, match="other data"):
         run(JOB, tmp_path, resume=True)
 
     def gone():
         raise DataError("there is no such thing")
 
-    monkeypatch.setitem(EMBEDDED, "synthetic", gone)  # nothing to compare with
+    # nothing to compare with
+    monkeypatch.setitem(DATASETS.entries, "synthetic", replace(own, make=gone))
     assert run(JOB, tmp_path, resume=True) == first
 
 

@@ -197,8 +197,16 @@ def test_a_learner_shows_the_settings_it_was_given():
     assert params["memory"] == 7
     assert params["lr"] == 0.5
     assert set(params) == set(onepass.ER.setting_names())
-    assert "memory=7" in repr(one)
     assert onepass.ER(**params).get_params() == params
+
+
+@pytest.mark.parametrize("method", onepass.registry.methods(), ids=lambda one: one.key)
+def test_every_setting_of_a_method_is_explained_and_its_default_can_be_given_as_text(method):
+    described = method.learner.described()
+    assert {one.name for one in described} == set(method.learner.setting_names())
+    assert [one.name for one in described if not one.meaning or not one.type] == []
+    texts = {one.name: one.default for one in described}
+    assert method.learner.read_settings(texts) == method.learner().get_params()
 
 
 @pytest.mark.parametrize("method", onepass.registry.methods(), ids=lambda one: one.key)

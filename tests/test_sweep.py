@@ -139,6 +139,8 @@ def test_paths_of_data_are_seen_from_the_file(tmp_path: Path) -> None:
     (job,) = jobs(tmp_path, text)
     assert Path(job.dataset) == tmp_path / "data/mine.npz"
     assert (job.memory, job.mirror_is_same_class) == (7, False)
+    (job,) = jobs(tmp_path, text.replace("data/mine", "/elsewhere/mine"))
+    assert Path(job.dataset) == Path("/elsewhere/mine.npz")
     text = '[defaults]\nmethods = "er"\ndataset = "data/a.csv"\ntest = "b.csv"\nlabel = "kind"\n'
     (job,) = jobs(tmp_path, text)
     assert (Path(str(job.test)), job.label) == (tmp_path / "b.csv", "kind")
@@ -150,6 +152,7 @@ def test_paths_of_data_are_seen_from_the_file(tmp_path: Path) -> None:
         ("methods = what\n", ["is not TOML", "line 1"]),
         ("a = " + "[" * 5000, ["is not TOML"]),
         ('[default]\nmethods = "er"', ["'default'", "Did you mean 'defaults'"]),
+        ('import = 3\n[defaults]\nmethods = "er"', ["import", "3"]),
         ("[defaults]\nmemory = 3", ["[defaults]", "methods = [...]"]),
         ('[defaults]\nmethods = "er"\nmemroy = 3', ["[defaults]", "'memroy'", "'memory'"]),
         ('[defaults]\nmethods = "er"\nclass_order = "natural"', ["class_order", "'class-order'"]),

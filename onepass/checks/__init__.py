@@ -12,7 +12,7 @@ A method that a check cannot apply to names the check and the reason in its `exe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -63,18 +63,29 @@ def exemptions(method: type[Learner]) -> dict[str, str]:
 def check_method(method: type[Learner], device: str = "cpu") -> Outcome:
     """Runs every check that applies, on the host or on a GPU, and tells what came of each."""
     outcome = Outcome(exempt=exemptions(method))
-    before = tools.device.set(device)
-    for name, check in CHECKS.items():
-        if name in outcome.exempt:
-            continue
-        try:
-            check(method)
-        except Exception as problem:  # a check of a foreign method may fail in any way
-            outcome.failed[name] = f"{type(problem).__name__}: {problem}"
+    for name, problem in one_by_one(method, device):
+        if problem:
+            outcome.failed[name] = problem
         else:
             outcome.passed.append(name)
-    tools.device.reset(before)
     return outcome
 
 
-__all__ = ["CHECKS", "Outcome", "check_method", "exemptions"]
+def one_by_one(method: type[Learner], device: str = "cpu") -> Iterator[tuple[str, str]]:
+    """The name of each check that applies, once it has run, and why it failed, if it has."""
+    exempt = exemptions(method)
+    for name, check in CHECKS.items():
+        if name in exempt:
+            continue
+        before = tools.device.set(device)
+        problem = ""
+        try:
+            check(method)
+        except Exception as failure:  # a check of a foreign method may fail in any way
+            problem = f"{type(failure).__name__}: {failure}"
+        finally:
+            tools.device.reset(before)
+        yield name, problem
+
+
+__all__ = ["CHECKS", "Outcome", "check_method", "exemptions", "one_by_one"]

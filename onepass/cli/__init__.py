@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
+from onepass import completion
 from onepass.errors import OnepassError, TrainingError
 from onepass.interrupts import told_in_a_line
 from onepass.version import __version__
@@ -19,6 +20,8 @@ with told_in_a_line():
 
     from onepass.cli import (
         benching,
+        checking,
+        completing,
         data,
         predicting,
         remembering,
@@ -60,6 +63,8 @@ def top(
 def main() -> None:
     """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
     open_streams()
+    if completion.ASKED in os.environ:
+        completion.tell(completing.stored())
     try:
         status = app(standalone_mode=False)
         if status == INTERRUPTED:
@@ -109,6 +114,7 @@ def _say(problem: object, status: int) -> int:
 
 __all__ = [
     "benching",
+    "checking",
     "data",
     "main",
     "predicting",

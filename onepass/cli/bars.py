@@ -14,6 +14,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from onepass import listeners
 from onepass.cli.base import messages
@@ -22,13 +23,15 @@ from onepass.result import Result
 from onepass.words import plain
 
 
-def _bars() -> Progress:
+def progress() -> Progress:
+    """Bars with a note behind each. In a narrow terminal bars become short, and words are wrapped;
+    no number is cut."""
     columns = (
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[note]}", markup=False, table_column=Column(overflow="fold")),
     )
     return Progress(*columns, console=messages)
 
@@ -37,7 +40,7 @@ class Bars:
     """Shows how far each of several jobs is, wherever it runs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.shown = _bars()
+        self.shown = progress()
         self.bar_of = [
             self.shown.add_task(f"{job.method} seed {job.seed}", total=None, note="", visible=False)
             for job in jobs
@@ -73,7 +76,7 @@ class ManyBars:
 
     def __init__(self, jobs: Sequence[Job], skipped: int) -> None:
         self.jobs, self.failed = jobs, 0
-        self.shown = _bars()
+        self.shown = progress()
         whole = len(jobs) + skipped
         self.all = self.shown.add_task("all runs", total=whole, completed=skipped, note="")
         self.bar_of: dict[int, TaskID] = {}

@@ -10,13 +10,16 @@ import typer
 from onepass import bench as benchmarks
 from onepass import devices, record
 from onepass.bench import Case
-from onepass.cli.base import app, messages, printed, rich_table, whole
-from onepass.cli.running import read_pairs
+from onepass.cli import fitted
+from onepass.cli import options as shared
+from onepass.cli.base import Imports, app, messages, whole
+from onepass.cli.running import read_pairs, thread_count
 from onepass.errors import InputError
 from onepass.job import Job
 from onepass.learner import Learner
+from onepass.report.tables import check_columns
 from onepass.settings import check
-from onepass.words import quoted
+from onepass.words import quoted, rate
 
 COLUMNS = (
     "method",
@@ -41,7 +44,8 @@ Examples:
 )
 def bench(
     methods: Annotated[
-        list[str] | None, typer.Argument(help="One or more (default: er and gsa).")
+        list[str] | None,
+        typer.Argument(help="One or more (default: er and gsa).", autocompletion=shared.methods),
     ] = None,
     memory: Annotated[
         list[int] | None, typer.Option(min=0, help="Samples kept; repeatable (default: 1000).")
@@ -54,23 +58,25 @@ def bench(
     ] = "auto",
     batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = Case.batch,
     steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = Case.steps,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Learner.device,
-    engine: Annotated[str, typer.Option(help="auto, eager or graph.")] = Learner.engine,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads.")] = Job.threads,
+    set_: shared.Set = None,
+    device: shared.Device = Learner.device,
+    engine: shared.Engine = Learner.engine,
+    precision: shared.Precision = Learner.precision,
+    threads: Annotated[
+        str, typer.Option(metavar="N|auto", help="CPU threads; auto: all cores.")
+    ] = str(Job.threads),
+    imports: Imports = None,
+    columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
     ] = False,
 ) -> None:
     """Time the steps of methods on random data, beside the bare network step of the same images."""
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
+    check_columns(fitted.names(columns), COLUMNS)
     for name, given in numbers.items():
         check(f"--{name}", tuple(given), tuple[int, ...])
-    where = devices.resolve(device).type
+    where, count = str(devices.resolve(device)), thread_count(threads)
     chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
     cases = [
         Case(
@@ -90,39 +96,40 @@ def bench(
     for case in cases:
         case.learner()
     rows = []
-    with benchmarks.threads(threads):
+    with benchmarks.threads(count):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)
             rows.append(_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": threads, **record.surroundings()}))
+                typer.echo(json.dumps({**found, "threads": count, **record.surroundings()}))
     if not as_json:
-        printed.print(rich_table(COLUMNS, rows))
+        fitted.show_rows(rows, columns)
 
 
-def _row(found: dict[str, Any]) -> list[str]:
+def _row(found: dict[str, Any]) -> dict[str, str]:
     chosen = " ".join(f"{name}={value}" for name, value in found["settings"].items())
     images = str(found["trained_images"])
     if found["scored_images"]:
         images += f" + {found['scored_images']} scored"
-    return [
+    cells = (
         found["method"],
         chosen,
         str(found["memory"]),
         str(found["classes"]),
         images,
-        f"{found['steps_per_second']:.1f}",
-        f"{found['images_per_second']:,.0f}",
+        rate(found["steps_per_second"]),
+        rate(found["images_per_second"]),
         f"{found['fraction_of_bare']:.2f}",
-        f"{found['peak_megabytes']:.0f}",
-    ]
+        "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
+    )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def _shape(text: str, device: str) -> tuple[int, ...]:
     """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
     if text == "auto":
-        return (3, 32, 32) if device == "cuda" else (1, 28, 28)
+        return (1, 28, 28) if device == "cpu" else (3, 32, 32)
     wanted = "channels,height,width, or features"
     numbers = text.split(",")
     if len(numbers) not in (1, 3):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from onepass.cli.base import app, printed, rich_table, say
+from onepass.cli import fitted
+from onepass.cli import options as shared
+from onepass.cli.base import app, say
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.load import download, load
 from onepass.data.verify import verify, whereabouts
@@ -20,9 +21,12 @@ data_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
-Root = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Where datasets lie (default: $ONEPASS_DATA, or data)."),
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="mnist, cifar10, cifar100 or tiny-imagenet.",
+        autocompletion=shared.words(*CATALOGUE),
+    ),
 ]
 
 
@@ -36,7 +40,8 @@ def _entry(name: str) -> Entry:
     name="list", epilog="\b\nExamples:\n  onepass data list\n  onepass data list --data-root ~/data"
 )
 def list_(
-    root: Root = None,
+    root: shared.DataRoot = None,
+    columns: shared.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show which datasets are here and how to get the others."""
@@ -50,13 +55,13 @@ def list_(
         for row in rows:
             typer.echo(json.dumps(row))
     else:
-        printed.print(rich_table(rows[0].keys(), [list(row.values()) for row in rows]))
+        fitted.show_rows(rows, columns)
 
 
 @data_app.command(epilog="\b\nExamples:\n  onepass data check cifar100")
 def check(
-    name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or tiny-imagenet.")],
-    root: Root = None,
+    name: Name,
+    root: shared.DataRoot = None,
 ) -> None:
     """Compare counts, sizes and checksums with the official ones; exit 2 if any differs."""
     findings = verify(_entry(name), data_root(root))
@@ -71,8 +76,8 @@ def check(
     epilog="\b\nExamples:\n  onepass data cache cifar100\n  onepass data cache mnist --download"
 )
 def cache(
-    name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100 or tiny-imagenet.")],
-    root: Root = None,
+    name: Name,
+    root: shared.DataRoot = None,
     fetch: Annotated[
         bool, typer.Option("--download", help="From the hub: pip install 'onepass[hub]'.")
     ] = False,

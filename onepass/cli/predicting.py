@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from onepass.cli.base import app, messages
+from onepass.cli import options as shared
+from onepass.cli.base import Imports, app, messages
+from onepass.job import Job
 from onepass.words import plain
 
 
@@ -23,17 +25,21 @@ def predict(
         Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: shared.Device = Job.device,
+    imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and score (softmax probability) for every image."""
     from onepass.classify import Unreadable, classify
+    from onepass.unlike import Doubt
 
     failed = 0
     for entry in classify(model, folder, device):
         if isinstance(entry, Unreadable):
-            messages.print(plain(f"error: {entry.problem}"), markup=False)
+            messages.print(plain(f"error: {entry.problem}"))
             failed += 1
+        elif isinstance(entry, Doubt):
+            messages.print(plain(f"warning: {entry.problem}"))
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))
         else:

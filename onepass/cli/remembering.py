@@ -9,7 +9,8 @@ import torch
 import typer
 
 from onepass.checkpoint import read, restored_to_predict
-from onepass.cli.base import app, printed, rich_table, say
+from onepass.cli import fitted
+from onepass.cli.base import Imports, app, say
 from onepass.data.labels import in_order
 from onepass.errors import InputError
 
@@ -27,6 +28,7 @@ def memory(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .png of the images, by class.")
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """Show what a learner's memory holds: how many samples of each class, and the images."""
     content = read(model)
@@ -45,7 +47,7 @@ def memory(
         lines = [(label, pixels[kept.y == label]) for label in groups]
         sheets.draw([(f"{name_of[label]}  ({len(x)})", x) for label, x in lines], output)
     numbers = [[name_of[label], str(len(x)), *_values(x)] for label, x in groups.items()]
-    printed.print(rich_table(("class", "samples", "mean", "deviation"), numbers))
+    fitted.show(("class", "samples", "mean", "deviation"), numbers)
     if output is not None:
         say(f"picture     {output}")
 

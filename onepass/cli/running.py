@@ -13,20 +13,25 @@ from typing import Annotated, get_args
 import typer
 
 from onepass import devices, executors, registry, toml
+from onepass.cli import fitted
+from onepass.cli import options as shared
 from onepass.cli.bars import Bars
-from onepass.cli.base import app, messages, one_of, printed, rich_table, say, whole
+from onepass.cli.base import Imports, app, messages, one_of, say, whole
 from onepass.errors import InputError
 from onepass.executors import How
 from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.record import warn_of_missing_points
+from onepass.report import tables
 from onepass.result import Result
 from onepass.settings import check
 from onepass.supplies import Supplies
 from onepass.words import plain, quoted
 
 IMPORT_AFTER = 2.0  # seconds
+CLASS_ORDERS = ("natural", "shuffled")
+MOST_THREADS = 1024
 MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the first starts
 
 
@@ -42,21 +47,27 @@ Examples:
   onepass run er --dataset flowers.csv --label species --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
+  onepass run lwf --import lwf
   onepass run all --seeds 3 --jobs auto --out every/
   onepass run all --jobs auto --fail-fast
   onepass run gsa --out runs/ --resume"""
 )
 def run(
     methods: Annotated[
-        list[str], typer.Argument(help="One or more, or all; see: onepass list methods.")
+        list[str],
+        typer.Argument(
+            help="One or more, or all; see: onepass list methods.",
+            autocompletion=shared.methods_or_all,
+        ),
     ],
     dataset: Annotated[
         str,
-        typer.Option(help="A name (see: onepass list datasets), a folder, .npz, .csv or .parquet."),
+        typer.Option(
+            help="A name (see: onepass list datasets), a folder, .npz, .csv or .parquet.",
+            autocompletion=shared.datasets,
+        ),
     ] = Job.dataset,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets lie (default: $ONEPASS_DATA, or data).")
-    ] = None,
+    data_root: shared.DataRoot = None,
     image_size: Annotated[
         int | None, typer.Option(min=1, help="Scale your own images to this many pixels.")
     ] = Job.image_size,
@@ -76,26 +87,36 @@ def run(
         ),
     ] = False,
     normalise: Annotated[
-        str, typer.Option(help="By whose mean and deviation: dataset or first-task.")
+        str,
+        typer.Option(
+            help="By whose mean and deviation: dataset or first-task.",
+            autocompletion=shared.words(*get_args(Normalise)),
+        ),
     ] = Job.normalise,
     memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
     seed: Annotated[int, typer.Option(help="The first seed.")] = Job.seed,
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="How many seeds.")] = 1,
     stream: Annotated[
-        str, typer.Option(metavar="SPEC", help="NAME:KEY=VALUE,…; see: onepass list streams.")
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="NAME:KEY=VALUE,…; see: onepass list streams.",
+            autocompletion=shared.streams,
+        ),
     ] = Job.stream,
     tasks: Annotated[
         int | None, typer.Option(help="How many tasks (default: the paper's, or 5).")
     ] = Job.tasks,
     batch: Annotated[int, typer.Option(help="Samples of the stream per step.")] = Job.batch,
     class_order: Annotated[
-        str, typer.Option(help="natural or shuffled (by the seed).")
+        str,
+        typer.Option(
+            help="natural or shuffled (by the seed).",
+            autocompletion=shared.words(*CLASS_ORDERS),
+        ),
     ] = Job.class_order,
-    preset: Annotated[str, typer.Option(help="common, paper, official or tuned.")] = Job.preset,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A constructor argument; repeatable."),
-    ] = None,
+    preset: shared.Preset = Job.preset,
+    set_: shared.Set = None,
     settings: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Constructor arguments as TOML; --set wins over them."),
@@ -110,39 +131,34 @@ def run(
         bool, typer.Option("--prequential", help="Also predict each batch before learning it.")
     ] = Job.prequential,
     probe: Annotated[
-        list[str] | None, typer.Option(help="Watch the run; repeatable; see: onepass list probes.")
+        list[str] | None,
+        typer.Option(
+            help="Watch the run; repeatable; see: onepass list probes.",
+            autocompletion=shared.probes,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
     ] = How.resume,
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
-    ] = How.anyway,
-    checkpoint: Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto|none", help="Steps between checkpoints; auto: ten seconds; or none."
-        ),
-    ] = str(How.checkpoint),
-    jobs_at_once: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    anyway: shared.Anyway = How.anyway,
+    checkpoint: shared.Checkpoint = str(How.checkpoint),
+    jobs_at_once: shared.Jobs = "1",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
-    engine: Annotated[
-        str, typer.Option(help="auto, eager or graph (one CUDA graph per step).")
-    ] = Learner.engine,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = Learner.precision,
+    device: shared.Device = Job.device,
+    engine: shared.Engine = Learner.engine,
+    precision: shared.Precision = Learner.precision,
     threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads; part of a run's identity.")
-    ] = Job.threads,
+        str,
+        typer.Option(metavar="N|auto", help="CPU threads; auto: all cores; part of the identity."),
+    ] = str(Job.threads),
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same bits on a GPU too, at some cost.")
     ] = Job.deterministic,
+    imports: Imports = None,
+    columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
     ] = False,
@@ -151,6 +167,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
+    tables.check_columns(fitted.names(columns), tables.COLUMNS)
     choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
@@ -161,7 +178,7 @@ def run(
             stream=stream,
             tasks=tasks,
             batch=batch,
-            class_order=one_of("--class-order", class_order, ("natural", "shuffled")),
+            class_order=one_of("--class-order", class_order, CLASS_ORDERS),
             image_size=image_size,
             test_fraction=test_fraction,
             mirror_is_same_class=False if mirror_is_another_class else None,
@@ -173,11 +190,12 @@ def run(
             validation=validation,
             every=every,
             prequential=prequential,
-            device=devices.resolve(device).type,
-            threads=threads,
+            device=str(devices.resolve(device)),
+            threads=thread_count(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
+            imports=tuple(imports or ()),
         )
         for name in _every(methods)
         for one in range(seed, seed + seeds)
@@ -196,7 +214,7 @@ def run(
     else:
         with _plotting_imported_meanwhile():
             results = _execute_all(jobs, how, together, fail_fast, as_json)
-        _show(results, out)
+        _show(results, out, fitted.names(columns))
 
 
 def _choices(file: Path | None, pairs: list[str], options: dict[str, str]) -> dict[str, str]:
@@ -260,10 +278,8 @@ def _execute_all(
     return [results[index] for index in sorted(results)]
 
 
-def _show(results: list[Result], out: Path) -> None:
-    from onepass.report import tables
-
-    printed.print(rich_table(*tables.grid(tables.summarise(results))))
+def _show(results: list[Result], out: Path, columns: list[str]) -> None:
+    fitted.show(*tables.grid(tables.summarise(results), columns=columns))
     if len(results) == 1:
         say(f"run folder  {results[0].out}")
     try:
@@ -293,6 +309,17 @@ def at_once(text: str) -> int | None:
     if text == "auto":
         return None
     return whole("--jobs", text, "a number of runs, at least 1, or auto")
+
+
+def thread_count(text: str) -> int:
+    """auto: as many as this process has cores."""
+    if text == "auto":
+        return devices.cores()
+    wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
+    count = whole("--threads", text, wanted)
+    if count > MOST_THREADS:
+        raise InputError(f"--threads takes {wanted}, not {count}")
+    return count
 
 
 def checkpoint_steps(text: str) -> CheckpointEvery:

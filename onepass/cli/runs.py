@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from onepass.cli.base import aligned, app, messages, say
+from onepass.cli import fitted
+from onepass.cli.base import app, messages, say
+from onepass.cli.options import Paths
 from onepass.errors import RunError
 from onepass.report.details import details, differences, outcomes
 from onepass.report.listing import Entry, check_keys, chosen, find, find_one
@@ -26,9 +28,6 @@ runs_app = typer.Typer(
 app.add_typer(runs_app, name="runs")
 COLUMNS = "method,variant,dataset,memory,seed,accuracy,any-time,seconds,state,where"
 TENTHS = ("accuracy", "any-time", "anytime_accuracy", "forgetting", "seconds")
-Paths = Annotated[
-    list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.")]
 
 
@@ -64,10 +63,9 @@ def list_(
             check_keys(entries, keys)
         shown = chosen(entries, where or [], sort)
         if as_json:
-            text = "".join(f"{_as_json(entry, keys)}\n" for entry in shown)
+            typer.echo("".join(f"{_as_json(entry, keys)}\n" for entry in shown), nl=False)
         else:
-            text = aligned(keys, [[_cell(entry, key) for key in keys] for entry in shown])
-    typer.echo(text, nl=False)
+            fitted.show(keys, [[_cell(entry, key) for key in keys] for entry in shown])
     if not as_json:
         counts = Counter(entry.state for entry in shown)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -142,9 +140,7 @@ def show(
     matrix = known.get("accuracy", {}).pop("accuracy_matrix", [])
     for name, section in known.items():
         typer.echo(f"\n{name}")
-        typer.echo(
-            aligned([], [[f"  {key}", _shown(one)] for key, one in section.items()]), nl=False
-        )
+        fitted.show([], [[f"  {key}", _shown(one)] for key, one in section.items()])
         if name == "accuracy" and matrix:
             _show_matrix(matrix)
 
@@ -152,7 +148,8 @@ def show(
 def _show_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
     typer.echo("  on each task, after each task")
     rows = [["" if one is None else f"{one:.1f}" for one in row] for row in matrix]
-    typer.echo(aligned([], [[f"  {n}", *row] for n, row in enumerate(rows, start=1)]), nl=False)
+    header = ["  after", *(str(task) for task, _ in enumerate(rows, start=1))]
+    fitted.show(header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)])
 
 
 @runs_app.command(
@@ -173,7 +170,7 @@ def diff(
         typer.echo(json.dumps({"differences": asked, "results": came}))
         return
     rows = [[name, *map(_shown, pair)] for name, pair in {**asked, **came}.items()]
-    typer.echo(aligned(["", a.where, b.where], rows), nl=False)
+    fitted.show(["", a.where, b.where], rows)
     if not asked:
         messages.print("nothing was asked otherwise")
 

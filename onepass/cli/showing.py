@@ -11,18 +11,23 @@ import typer
 from torch import nn
 
 from onepass import registry
-from onepass.cli.base import app, one_of, printed, rich_table, say
-from onepass.data import load, usual_tasks
+from onepass.cli import fitted
+from onepass.cli import options as shared
+from onepass.cli.base import Imports, app, one_of, say, summary
+from onepass.data import DATASETS, load, usual_tasks
 from onepass.data.catalogue import CATALOGUE
-from onepass.data.load import EMBEDDED
 from onepass.errors import InputError
 from onepass.job import Job, preset_names
 from onepass.learner import Learner
 from onepass.memory import Store
 from onepass.nets import NETWORKS
 from onepass.probes import PROBES
+from onepass.report import tables
 from onepass.streams import STREAMS, filled, make, parse
 
+FORMATS = ("text", *tables.FORMATS)
+FIGURES = ("accuracy", "stream")
+LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings")
 SAMPLES = 100
 
 
@@ -31,27 +36,39 @@ SAMPLES = 100
     epilog="""\b
 Examples:
   onepass list methods
-  onepass list datasets --json""",
+  onepass list methods --columns method,paper,year
+  onepass list datasets --json
+  onepass list settings gsa""",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets, streams, networks or probes.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="methods, datasets, streams, networks, probes or settings.",
+            autocompletion=shared.words(*LISTED),
+        ),
+    ],
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            help="settings: of which method (default: those that all have).",
+            autocompletion=shared.methods,
+        ),
+    ] = None,
+    imports: Imports = None,
+    columns: shared.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what there is."""
-    rows = {
-        "methods": _methods,
-        "datasets": _datasets,
-        "streams": _streams,
-        "networks": _networks,
-        "probes": _probes,
-    }
-    entries = rows[one_of("list", what, tuple(rows))]()
+    one_of("list", what, LISTED)
+    if method is not None and what != "settings":
+        raise InputError(f"only settings are those of a method, not {what}")
+    entries = _settings(method) if what == "settings" else ROWS[what]()
     if as_json:
         for entry in entries:
             typer.echo(json.dumps(entry))
     else:
-        cells = [[str(value) for value in entry.values()] for entry in entries]
-        printed.print(rich_table(entries[0].keys(), cells))
+        fitted.show_rows(entries, columns)
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -87,43 +104,52 @@ def _stores(method: type[Learner]) -> list[Store]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    embedded = [
-        {"dataset": name, "classes": 10, "what": _summary(load)} for name, load in EMBEDDED.items()
+    made = [
+        {"dataset": info.key, "classes": info.classes, "what": summary(info.make)}
+        for info in DATASETS.all().values()
     ]
     published = [
         {
             "dataset": entry.name,
-            "classes": len(entry.train),
+            "classes": entry.classes,
             "what": f"{sum(entry.train)} + {sum(entry.test)} images of {entry.shape[1]}x"
             f"{entry.shape[2]}; onepass data check {entry.name} says whether it is here",
         }
         for entry in CATALOGUE.values()
     ]
-    return embedded + published
+    return made + published
 
 
 def _streams() -> list[dict[str, Any]]:
     return [
-        {"stream": info.key, "keys": " ".join(info.arguments), "what": _summary(info.make)}
-        for info in STREAMS.entries.values()
+        {"stream": info.key, "keys": " ".join(info.arguments), "what": summary(info.make)}
+        for info in STREAMS.all().values()
     ]
 
 
 def _networks() -> list[dict[str, Any]]:
     return [
-        {"network": info.key, "takes": info.takes, "what": _summary(info.make)}
-        for info in NETWORKS.entries.values()
+        {"network": info.key, "takes": info.takes, "what": summary(info.make)}
+        for info in NETWORKS.all().values()
     ]
 
 
 def _probes() -> list[dict[str, Any]]:
-    return [{"probe": name, "what": _summary(probe)} for name, probe in PROBES.entries.items()]
+    return [{"probe": name, "what": summary(probe)} for name, probe in PROBES.entries.items()]
 
 
-def _summary(documented: object) -> str:
-    """The first sentence of what it says about itself."""
-    text = " ".join((documented.__doc__ or "").split())
-    return text.split(". ")[0].rstrip(".")
+def _settings(method: str | None) -> list[dict[str, Any]]:
+    learner = Learner if method is None else registry.get(method).learner
+    return [one._asdict() for one in learner.described()]
+
+
+ROWS = {
+    "methods": _methods,
+    "datasets": _datasets,
+    "streams": _streams,
+    "networks": _networks,
+    "probes": _probes,
+}
 
 
 @app.command(
@@ -131,30 +157,40 @@ def _summary(documented: object) -> str:
 Examples:
   onepass table runs/
   onepass table runs/ --format latex
+  onepass table runs/ --columns method,accuracy,n
   onepass table runs/ --against published
   onepass table results/cifar100.jsonl runs/ more-runs/"""
 )
 def table(
-    paths: Annotated[
-        list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
-    ],
+    paths: shared.Paths,
     format_: Annotated[
-        str, typer.Option("--format", help="text, markdown, latex or csv.")
+        str,
+        typer.Option(
+            "--format",
+            help="text, markdown, latex or csv.",
+            autocompletion=shared.words(*FORMATS),
+        ),
     ] = "text",
     against: Annotated[
-        str | None, typer.Option(help="published: put the published figures beside ours.")
+        str | None,
+        typer.Option(
+            help="published: put the published figures beside ours.",
+            autocompletion=shared.words("published"),
+        ),
     ] = None,
+    columns: shared.Columns = None,
 ) -> None:
     """Finished runs as a table: mean, spread and number of runs for each method."""
-    from onepass.report import tables
-
     if against is not None:
         one_of("--against", against, ("published",))
-    one_of("--format", format_, ("text", *tables.FORMATS))
+    one_of("--format", format_, FORMATS)
+    apart, published = format_ == "csv", against is not None
     rows = tables.summarise(tables.read(*paths))
-    header, cells = tables.grid(rows, published=against is not None, apart=format_ == "csv")
+    header, cells = tables.grid(
+        rows, published=published, apart=apart, columns=fitted.names(columns)
+    )
     if format_ == "text":
-        printed.print(rich_table(header, cells))
+        fitted.show(header, cells)
     else:
         typer.echo(tables.FORMATS[format_](header, cells), nl=False)
 
@@ -168,24 +204,37 @@ Examples:
   onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png"""
 )
 def figure(
-    what: Annotated[str, typer.Argument(help="accuracy, or stream.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="accuracy, or stream.", autocompletion=shared.words(*FIGURES)),
+    ],
     drawn: Annotated[
         list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
-    kind: Annotated[str, typer.Option(help="accuracy: both, bars or curves.")] = "both",
-    dataset: Annotated[str, typer.Option(help="stream: over which dataset.")] = Job.dataset,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="accuracy: both, bars or curves.",
+            autocompletion=shared.words("both", "bars", "curves"),
+        ),
+    ] = "both",
+    dataset: Annotated[
+        str,
+        typer.Option(help="stream: over which dataset.", autocompletion=shared.datasets),
+    ] = Job.dataset,
     data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
     label: Annotated[str | None, typer.Option(help="stream: as for run.")] = None,
     test: Annotated[Path | None, typer.Option(help="stream: as for run.")] = None,
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
+    imports: Imports = None,
 ) -> None:
     """Draw finished runs, or a stream: class against time."""
-    from onepass.report import figures, tables
+    from onepass.report import figures
 
-    if one_of("figure", what, ("accuracy", "stream")) == "accuracy":
+    if one_of("figure", what, FIGURES) == "accuracy":
         one_of("--kind", kind, figures.KINDS)
         figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
     else:

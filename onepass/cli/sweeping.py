@@ -18,8 +18,10 @@ import typer
 from onepass import agenda, campaign, devices, executors, lines
 from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
+from onepass.cli import fitted
+from onepass.cli import options as shared
 from onepass.cli.bars import ManyBars
-from onepass.cli.base import app, messages, printed, rich_table, say
+from onepass.cli.base import Imports, app, messages, say
 from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
 from onepass.errors import DataError, InputError
@@ -100,23 +102,16 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs, how far they are, how long they take.")
     ] = False,
-    jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    jobs: shared.Jobs = "1",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="End with the first run that fails.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets lie (default: $ONEPASS_DATA, or data).")
-    ] = None,
-    checkpoint: Annotated[
-        str, typer.Option(metavar="N|auto|none", help="Steps between checkpoints, as for run.")
-    ] = str(How.checkpoint),
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Resume runs of other versions of onepass or torch too."),
-    ] = How.anyway,
+    device: shared.Device = Job.device,
+    data_root: shared.DataRoot = None,
+    checkpoint: shared.Checkpoint = str(How.checkpoint),
+    anyway: shared.Anyway = How.anyway,
+    imports: Imports = None,
+    columns: shared.Columns = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per run, nothing else.")
     ] = False,
@@ -124,7 +119,8 @@ def sweep(
     """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
     until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
-    planned = sweeps.read(file, device=devices.resolve(device).type, data_root=root)
+    chosen = str(devices.resolve(device))
+    planned = sweeps.read(file, device=chosen, data_root=root, imports=imports or ())
     planned = sweeps.without_repeats(_known(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
@@ -133,13 +129,14 @@ def sweep(
         entries = campaign.survey(planned, folder, held)
         costs = Costs([*held, *(one.result for one in entries if one.result)])
         if dry_run:
-            _show(entries, costs, as_json)
+            _show(entries, costs, as_json, columns)
             return
         tally = Tally(append, as_json)
         todo = _to_do(entries, {one.identity for one in held}, tally)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
         where = "" if out is None and append is not None else f"; in {folder}"
-        executor = Processes(executors.fitting(at_once(jobs), [one.job for one in planned]))
+        fitting = executors.fitting(at_once(jobs), [one.job for one in planned])
+        executor = Processes(fitting, until=until)
         if until is None:  # else only few of them may ever start
             campaign.check(todo, executor)
         try:
@@ -163,8 +160,8 @@ def _carry_out(
     jobs, left = [one.job for one in todo], set(range(len(todo)))
     with ManyBars(jobs, tally.skipped) as bars:
         endings = campaign.carry_out(todo, how, executor, costs, bars.watch, until=until)
-        with closing(campaign.until_time(endings, until)) as timed:
-            for ended in timed:
+        with closing(endings):
+            for ended in endings:
                 left.remove(ended.number)
                 tally.add(jobs[ended.number], ended, how.out)
                 bars.end(ended.number, failed=isinstance(ended.outcome, Exception))
@@ -221,7 +218,7 @@ def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list
 # ---- --dry-run
 
 
-def _show(entries: Sequence[Entry], costs: Costs, as_json: bool) -> None:
+def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | None) -> None:
     expected = [None if one.result else costs.expected(one.job) for one in entries]
     rows = [
         {
@@ -229,20 +226,16 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool) -> None:
             "variant": one.job.variant,
             "priority": one.planned.priority + 1,
             "state": one.state,
-            "expected_seconds": seconds,
         }
-        for one, seconds in zip(entries, expected, strict=True)
+        for one in entries
     ]
     if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row))
+        for row, seconds in zip(rows, expected, strict=True):
+            typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
     times = ["" if seconds is None else _time(seconds) for seconds in expected]
-    cells = [
-        [str(value) for value in {**row, "expected_seconds": shown}.values()]
-        for row, shown in zip(rows, times, strict=True)
-    ]
-    printed.print(rich_table(["run", "variant", "priority", "state", "expected"], cells))
+    timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
+    fitted.show_rows(timed, columns)
     counts = Counter(one.state for one in entries)
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from onepass import devices, executors, listeners, registry, toml
-from onepass.cli.base import app, messages, one_of
-from onepass.cli.running import MOST_SEEDS, at_once, read_pairs
+from onepass import devices, executors, listeners, plugins, registry, toml
+from onepass.cli import options as shared
+from onepass.cli.bars import progress
+from onepass.cli.base import Imports, app, messages, one_of
+from onepass.cli.running import MOST_SEEDS, at_once, read_pairs, thread_count
 from onepass.errors import InputError, TrainingError, UnknownNameError
 from onepass.job import Job
 from onepass.settings import check
@@ -55,13 +56,17 @@ A space, as TOML:
   set = {mirror = true}"""
 )
 def tune(
-    method: Annotated[str, typer.Argument(help="See: onepass list methods.")],
+    method: shared.Method,
     space: Annotated[
         Path, typer.Option(metavar="FILE", help="What to search, as TOML; see below.")
     ],
     trials: Annotated[int, typer.Option(min=1, help="How many in all.")],
     objective: Annotated[
-        str, typer.Option(help="accuracy (final), anytime, or the mean of both.")
+        str,
+        typer.Option(
+            help="accuracy (final), anytime, or the mean of both.",
+            autocompletion=shared.words(*OBJECTIVES),
+        ),
     ] = OBJECTIVES[0],
     validation: Annotated[
         float | None,
@@ -73,25 +78,23 @@ def tune(
     seed: Annotated[
         int, typer.Option(min=0, help="Of the sampler: the same one tries the same.")
     ] = 0,
-    jobs_at_once: Annotated[
-        str, typer.Option("--jobs", metavar="N|auto", help="Runs at a time; auto: as many as pay.")
-    ] = "1",
+    jobs_at_once: shared.Jobs = "1",
     out: Annotated[
         Path | None, typer.Option(help="Where the search goes (default: tune-METHOD).")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="As for run.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="As for run.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="As for run.", autocompletion=shared.datasets)
+    ] = None,
+    data_root: shared.DataRoot = None,
     memory: Annotated[int | None, typer.Option(min=0, help="As for run.")] = None,
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     preset: Annotated[str | None, typer.Option(help="As for run: where trials start from.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As for run: what is not searched."),
-    ] = None,
+    set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = Job.device,
-    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="As for run.")] = None,
+    device: shared.Device = Job.device,
+    threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
+    imports: Imports = None,
 ) -> None:
     """Search a method's best settings on held-out training data, with Optuna.
 
@@ -109,7 +112,7 @@ def tune(
         "preset": preset,
         "validation": validation,
         "every": every,
-        "threads": threads,
+        "threads": None if threads is None else thread_count(threads),
         "seeds": seeds,
     }
     searched, fixed = _read(space, method)
@@ -117,8 +120,9 @@ def tune(
     chosen = {**fixed.pop("set"), **read_pairs(set_ or [])}
     per_trial = fixed.pop("seeds")
     root = str(data_root) if data_root else None
-    where = devices.resolve(device).type
-    job = Job(method, settings=chosen, device=where, data_root=root, **fixed)
+    where = str(devices.resolve(device))
+    here: dict[str, Any] = {"device": where, "data_root": root, "imports": tuple(imports or ())}
+    job = Job(method, settings=chosen, **here, **fixed)
     if job.deterministic:
         devices.allow_determinism()
     asked = Asked(job, searched, objective, per_trial, seed)
@@ -148,7 +152,16 @@ def _read(file: Path, method: str) -> tuple[Space, dict[str, Any]]:
             raise InputError(f"{file}: {name} must be at least {LEAST[name]}, not {value}")
     options = {name.replace("-", "_"): value for name, value in {**USUAL, **table}.items()}
     options["set"] = {name: toml.as_text(one, name) for name, one in options["set"].items()}
+    for net in (options["set"].get("net"), *_searched(content, "net")):
+        plugins.expect_named(net, str(file))
     return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
+
+
+def _searched(content: dict[str, Any], name: str) -> list[Any]:
+    """The alternatives of a setting in a space."""
+    space = content.get("space")
+    values = space.get(name) if isinstance(space, dict) else None
+    return values if isinstance(values, list) else []
 
 
 @contextmanager
@@ -162,14 +175,7 @@ def _said_how_to_go_on() -> Iterator[None]:
 
 def _shown(search: Search, together: int, trials: int) -> Standing:
     """Runs the search with a bar for it and one for each run, on standard error."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    bars = Progress(*columns, console=messages)
+    bars = progress()
     runs: dict[tuple[int, int] | None, Any] = {}
 
     def watch(trial: int, seed: int, now: listeners.Progress) -> None:

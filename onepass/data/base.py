@@ -12,6 +12,7 @@ from torch import Tensor
 from onepass.errors import InputError
 from onepass.files import sha256
 from onepass.seeds import generator, permutation
+from onepass.words import as_html, quoted, shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,22 @@ class Dataset:
             )
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"dataset {self.name!r}: {part} samples hold NaN or infinity")
+
+    def __repr__(self) -> str:
+        return f"<Dataset {quoted(self.name)}: {self._samples}, {self.classes} classes>"
+
+    def _repr_html_(self) -> str:
+        names = shortened(", ".join(self.class_names))
+        return as_html(
+            self.name,
+            {"samples": self._samples, "classes": self.classes, "their names": names},
+        )
+
+    @property
+    def _samples(self) -> str:
+        kind, size = "images" if self.is_images else "vectors", self.train_x.shape[1:]
+        counts = f"{len(self.train_y)} training and {len(self.test_y)} test"
+        return f"{counts} {kind} of {'x'.join(map(str, size))}"
 
     def sha256(self) -> str:
         """A fingerprint of names, shapes, labels and every sample: other data give another."""

@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from onepass.caches import cache_root
 from onepass.data.files import Array, Report, Split, Undecoded, class_name
 from onepass.errors import DataError, WriteError
 from onepass.files import locked
@@ -32,14 +33,6 @@ class Arrays(NamedTuple):
     train_y: Array
     test_x: Array
     test_y: Array
-
-
-def cache_root() -> Path:
-    """`ONEPASS_CACHE`, or the user's cache folder."""
-    if os.environ.get("ONEPASS_CACHE"):
-        return Path(os.environ["ONEPASS_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "onepass"
 
 
 def entry(name: str, identity: str) -> Path:

@@ -46,6 +46,10 @@ class Entry:
     hub: str
     md5: dict[str, str]
 
+    @property
+    def classes(self) -> int:
+        return len(self.train)
+
     def find(self, root: Path) -> tuple[Path, Reader] | None:
         """The first place below the root where one of the readers finds its files."""
         for place in self.places:

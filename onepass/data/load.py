@@ -19,13 +19,11 @@ from onepass.data import arrays as array_files
 from onepass.data import cache, folders, hub, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
-from onepass.data.digits import digits
 from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
-from onepass.data.synthetic import synthetic
+from onepass.data.registry import DATASETS, DatasetInfo
 from onepass.errors import DataError, InputError, UnknownNameError
 from onepass.settings import check
 
-EMBEDDED: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
 LARGEST_SIZE = math.isqrt(MOST_PIXELS)
 log = logging.getLogger("onepass")
 
@@ -95,31 +93,37 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
                 if own[key] is not None:
                     raise InputError(f"{key} is for a .csv or .parquet file, not for {name!r}")
             return _own(Path(name), image_size, test_fraction, same_class)
-    if name not in names() and Path(name).is_file():
+    known = is_known(name)
+    if not known and Path(name).is_file():
         raise _of_no_kind(Path(name))
-    if name not in names() and Path(name).exists():
+    if not known and Path(name).exists():
         raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     for key, value in own.items():
-        if value is not None and name in names():
+        if value is not None and known:
             raise InputError(f"{key} is for your own files, not for {name!r}")
-    if name in EMBEDDED:
-        _refuse(name, options, EMBEDDED[name])
-        return EMBEDDED[name](**options)
-    if name not in CATALOGUE:
+    if not known:
         raise UnknownNameError("dataset", name, names())
+    if name not in CATALOGUE:
+        _refuse(name, options, DATASETS[name].make)
+        return DATASETS[name].made(options)
     _refuse(name, options)
     with reading(data_root(root)):
         return _published(CATALOGUE[name], data_root(root))
 
 
 def names() -> list[str]:
-    return [*EMBEDDED, *CATALOGUE]
+    return [*DATASETS.names(), *CATALOGUE]
+
+
+def is_known(name: str) -> bool:
+    """Whether a dataset has that name."""
+    return name in CATALOGUE or name in DATASETS
 
 
 def mirror_is_same_class(name: str) -> bool:
     """What the dataset of that name says, without loading it; your own files, unless told."""
-    entry = CATALOGUE.get(name)
-    return entry.mirror_is_same_class if entry else name not in EMBEDDED
+    entry = _facts(name)
+    return entry.mirror_is_same_class if entry else True
 
 
 def usual_tasks(name: str, classes: int | None = None) -> int:
@@ -129,15 +133,27 @@ def usual_tasks(name: str, classes: int | None = None) -> int:
     >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
     (10, 5, 3)
     """
-    entry = CATALOGUE.get(name)
-    if entry is not None and classes in (None, len(entry.train)):
+    entry = _facts(name)
+    if entry is not None and classes in (None, entry.classes):
         return entry.tasks
     return min(5, classes or 5)
 
 
+def _facts(name: str) -> Entry | DatasetInfo | None:
+    """What is known of a dataset without loading it; of the user's own files, nothing."""
+    if name in CATALOGUE or is_path(name):
+        return CATALOGUE.get(name)
+    return DATASETS.get(name)
+
+
 def is_path(name: str) -> bool:
+    r"""Whether it names files, with the slashes of whatever system.
+
+    >>> is_path("photos/"), is_path(r"C:\photos"), is_path("a.csv"), is_path("digits")
+    (True, True, True, False)
+    """
     files = name.lower().endswith((".npz", *tabular.SUFFIXES))
-    return "/" in name or files or name in (".", "..")
+    return bool({"/", "\\"} & set(name)) or files or name in (".", "..")
 
 
 def _refuse(

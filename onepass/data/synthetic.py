@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from onepass.data.base import Dataset
+from onepass.data.registry import dataset
 from onepass.errors import InputError
 from onepass.seeds import generator
 
 
+@dataset("synthetic", classes=10, mirror_is_same_class=False)
 def synthetic(
     *,
     classes: int = 10,

@@ -24,6 +24,7 @@ def fitting(wanted: int | None, jobs: Sequence[Job]) -> int:
     are cores for their threads."""
     first = jobs[0]
     cores = max(1, (os.cpu_count() or 1) // first.threads)
-    on_gpus = RUNS_ON_A_GPU * max(1, torch.cuda.device_count())
-    useful = on_gpus if first.device == "cuda" else cores
+    gpus = 1 if first.device != first.device_kind else max(1, torch.cuda.device_count())
+    on_gpus = RUNS_ON_A_GPU * gpus
+    useful = on_gpus if first.device_kind == "cuda" else cores
     return min(wanted or useful, cores, len(jobs))

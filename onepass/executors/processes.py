@@ -6,6 +6,8 @@ closes it. So a worker that is killed takes its own run with it and no other.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Generator, Sequence
 from multiprocessing import connection
 
@@ -32,12 +34,18 @@ MENDABLE = {"memory": TooLargeError, "input": RunError}
 
 class Processes:
     """A fixed number of workers at most, each with data and learners of its own. A run for which
-    there is too little memory beside the others waits for them; alone it is tried in any case."""
+    there is too little memory beside the others waits for them; alone it is tried in any case.
+    What is still running at the time `until` (of `time.monotonic`) is stopped."""
 
     def __init__(
-        self, at_once: int, memory: Memory | None = None, gpus: Sequence[str] | None = None
+        self,
+        at_once: int,
+        memory: Memory | None = None,
+        gpus: Sequence[str] | None = None,
+        until: float | None = None,
     ) -> None:
         self.at_once = at_once
+        self.until = math.inf if until is None else until
         self.memory = memory or Memory()
         self.gpus = gpus
         self.supplies = Supplies()
@@ -49,7 +57,7 @@ class Processes:
         if not learner.capturable:
             engine.make(learner.engine, False, torch.device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
-        chosen = plain if job.device == "cuda" else {}
+        chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
         make_ready(learner, stream)
         self.memory.guess(job, stream.dataset, learner)
@@ -61,15 +69,18 @@ class Processes:
             return
         retries = Retries(how)
         seats = [Seat(gpu) for gpu in places.spread(self.at_once, self._gpus_for(jobs[0]))]
-        with sharing(jobs[0].device), ended(seats):
-            while self._fill(seats, jobs, queue, retries):
-                for seat in _heard(seats):
+        with sharing(jobs[0].device_kind), ended(seats):
+            while self._fill(seats, jobs, queue, retries) and time.monotonic() < self.until:
+                for seat in _heard(seats, self.until):
                     yield from self._listen(seat, queue, retries, watch)
 
     def _gpus_for(self, job: Job) -> Sequence[Gpu]:
-        if job.device != "cuda":
+        if job.device_kind != "cuda":
             return [None]
-        return self.gpus or places.found() or [None]
+        gpus = self.gpus or places.found()
+        if job.device != "cuda":
+            return [gpus[int(job.device.removeprefix("cuda:"))]]
+        return gpus or [None]
 
     def _fill(self, seats: list[Seat], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
         """Starts what may start, and says whether anything is running."""
@@ -136,10 +147,11 @@ class Processes:
             yield index, _error(kind, why, job)
 
 
-def _heard(seats: Sequence[Seat]) -> list[Seat]:
-    """Those whose worker has something to say, as soon as there are any."""
+def _heard(seats: Sequence[Seat], until: float) -> list[Seat]:
+    """Those whose worker has something to say, as soon as there are any; none after a pause, or
+    when the time is up."""
     pipes = [seat.worker.pipe for seat in seats if seat.worker and seat.running]
-    ready = connection.wait(pipes, PAUSE if len(pipes) < len(seats) else None)
+    ready = connection.wait(pipes, max(0, min(PAUSE, until - time.monotonic())))
     return [seat for seat in seats if seat.worker and seat.worker.pipe in ready]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,6 +21,7 @@ from onepass.job import Job
 
 NOTHING = Taken()
 KILLED = "its process was killed (out of memory?)"
+BY_KILL = -getattr(signal, "SIGKILL", 9)  # an exit code; Windows has no such signal
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Worker:
     def begin(cls, gpu: Gpu) -> Worker:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, os.getpid()))
+        process = context.Process(target=work, args=(theirs,))
         with _deaf(), places.bound_to(gpu):
             process.start()
         theirs.close()  # or its end would not be seen here
@@ -74,7 +74,7 @@ class Seat:
         self.worker = self.worker or Worker.begin(self.gpu)
         self.running, self.crowded = Running(index, job, killed_by_kernel()), crowded
         with suppress(OSError):  # it was killed, as the next message will say
-            self.worker.pipe.send((job, how))
+            self.worker.pipe.send((replace(job, device=job.device_kind), how))  # it sees one GPU
 
     def hear(self) -> tuple[str, Any]:
         """The next message of its worker; its end is one too."""
@@ -91,7 +91,7 @@ class Seat:
         assert self.worker is not None and self.running is not None
         process = self.worker.process
         self.leave()
-        if process.exitcode != -signal.SIGKILL:
+        if process.exitcode != BY_KILL:
             self.crowded = False
             return f"its process ended with status {process.exitcode}"
         now, before = killed_by_kernel(), self.running.killed_before

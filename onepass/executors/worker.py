@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import traceback
 from functools import partial
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,7 +19,7 @@ from onepass.listeners.progress import Forwarder
 from onepass.supplies import Supplies
 
 
-def work(pipe: Connection, parent: int) -> None:
+def work(pipe: Connection) -> None:
     """Until no more jobs come. An interrupt ends the process at once, and so does the end of its
     parent: whatever it was writing can be resumed.
 
@@ -27,7 +27,7 @@ def work(pipe: Connection, parent: int) -> None:
     end of a run `result`, or `failed` with the kind of failure and its words.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    threading.Thread(target=_follow, daemon=True).start()
     supplies = Supplies()
     while True:
         try:
@@ -45,9 +45,10 @@ def _run(pipe: Connection, job: Job, how: How, supplies: Supplies) -> None:
     send(*attempt(job, how, Forwarder(partial(send, "progress")), supplies))
 
 
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
+def _follow() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from onepass.devices import finest
 from onepass.memory.filling import Filling
 
 
@@ -16,11 +17,12 @@ class Dealing(Filling):
         within a class and within a round; free slots come last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
         uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
-        by_class = self.y[: self.capacity].double() + uniform[0]  # a double holds both exactly
+        labels = self.y[: self.capacity].to(finest(self.y.device))
+        by_class = labels + uniform[0]  # a double holds both exactly
         by_class, order = by_class.masked_fill(free, torch.inf).sort()
         place = torch.arange(self.capacity, device=self.y.device)
         rank = place - torch.searchsorted(by_class, by_class.floor())  # within its class
-        turn = (rank + uniform[1].double()).masked_fill(by_class == torch.inf, torch.inf)
+        turn = (rank + uniform[1].to(by_class.dtype)).masked_fill(by_class == torch.inf, torch.inf)
         return order.index_select(0, turn.topk(count, largest=False).indices)
 
     def others(self, count: int, taken: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from onepass.devices import finest
+
 OVERSAMPLING = 4
 NEVER = 2.0  # above every uniform number
 
@@ -31,7 +33,7 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     many = population.unsqueeze(-1)
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
-    uniform, key = torch.rand(shape, generator=rng, device=many.device, dtype=torch.float64)
+    uniform, key = torch.rand(shape, generator=rng, device=many.device, dtype=finest(many.device))
     listed = torch.arange(pool, device=many.device, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)
     drawn = torch.where(many <= pool, cycled, (uniform * many).int().sort().values)

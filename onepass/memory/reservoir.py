@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onepass.compare import expect_number
+from onepass.devices import finest
 from onepass.memory.store import Store
 
 MOST_OFFERED = 2**62  # below what a whole number can count to
@@ -39,7 +40,7 @@ class Reservoir(Store):
         takes no part, is written to the scratch row, so that shapes stay."""
         k = self.offered + number  # in the stream                                (b)
         free = self.size + number  # k, unless some were forgotten                (b)
-        uniform = torch.rand(len(k), generator=self.rng, device=k.device, dtype=torch.float64)
+        uniform = torch.rand(len(k), generator=self.rng, device=k.device, dtype=finest(k.device))
         place = torch.where(free <= self.capacity, free - 1, (uniform * k).long())
         if part is not None:
             place = place.masked_fill(~part, self.capacity)

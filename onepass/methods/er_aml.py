@@ -36,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onepass.devices import finest
 from onepass.losses import cross_entropy, mean
 from onepass.nets import Head
 from onepass.parts import Images, Preset, Samples, Step
@@ -61,7 +62,7 @@ def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tupl
     )  # positives, negatives (2, b, p)
     counts = valid.int().cumsum(dim=2)
     many = counts[..., -1:]  # how many there are to draw from                  (2, b, 1)
-    uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=torch.float64)
+    uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=finest(y.device))
     place = torch.searchsorted(counts, (uniform * many).long() + 1)
     itself = torch.arange(len(y), device=y.device).unsqueeze(1)
     return torch.where(many > 0, place, itself).squeeze(2), (many > 0).all(dim=0).squeeze(1)

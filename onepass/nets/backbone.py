@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from onepass.errors import InputError, UnknownNameError
 from onepass.nets.initialise import build
-from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape
+from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, referred_to
 from onepass.nets.twin import evaluating
 from onepass.seeds import forked
 
@@ -25,7 +25,10 @@ def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Mod
     if not found.initialises:
         return build(lambda: found.make(given), rng)
     with forked(rng):
-        return found.make(given)
+        made = found.make(given)
+    if not isinstance(made, nn.Module):
+        raise InputError(f"net {net!r} gave a {type(made).__name__}, not a torch.nn.Module")
+    return made
 
 
 def _copied(net: nn.Module) -> nn.Module:
@@ -46,10 +49,11 @@ def _named(name: str, shape: Shape) -> Network:
     if name == "auto":
         small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
         name = "mlp" if small else "resnet18"
-    if name not in NETWORKS.entries:
-        raise UnknownNameError("net", name, ["auto", *NETWORKS.entries])
-    NETWORKS[name].check_takes(shape)
-    return NETWORKS[name]
+    if ":" not in name and name not in NETWORKS:
+        raise UnknownNameError("net", name, ["auto", *NETWORKS.names()])
+    found = referred_to(name) if ":" in name else NETWORKS[name]
+    found.check_takes(shape)
+    return found
 
 
 @torch.no_grad()

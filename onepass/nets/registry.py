@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from onepass import plugins
 from onepass.errors import InputError
 from onepass.names import Names
 
@@ -41,7 +42,7 @@ class Network:
             raise InputError(f"net {self.key!r} takes {self.takes}, but the samples are {what}")
 
 
-NETWORKS = Names[Network]("net")
+NETWORKS = Names[Network]("net", plugins.NETWORKS)
 
 
 def network(
@@ -76,3 +77,15 @@ def network(
         return make
 
     return register
+
+
+def referred_to(reference: str) -> Network:
+    """The network of a function given as `package.module:name`. One that was not registered takes
+    whatever it takes, and keeps the values that it brings."""
+    make = plugins.named(reference)
+    if not callable(make):
+        raise InputError(f"net {reference!r} is no function from a sample's shape to a module")
+    for known in NETWORKS.entries.values():
+        if known.make is make:
+            return known
+    return Network(reference, make, "images and vectors", preprocess=None, initialises=True)

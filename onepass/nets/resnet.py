@@ -56,3 +56,10 @@ class ResNet18(nn.Module):
 def resnet18(shape: tuple[int, ...]) -> nn.Module:
     """ResNet18 (He et al., 2016) with a stem for small images, 512 features."""
     return ResNet18(shape[0])
+
+
+@network("resnet18-slim", takes="images")
+def resnet18_slim(shape: tuple[int, ...]) -> nn.Module:
+    """ResNet18 with 20 instead of 64 channels (Lopez-Paz, Ranzato, 2017), 160 features: a tenth of
+    the parameters, for laptops."""
+    return ResNet18(shape[0], width=20)

@@ -17,13 +17,17 @@ from typing import Any
 from onepass import lines, registry
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import is_path
-from onepass.errors import InputError, RunError
+from onepass.errors import InputError, RunError, UnknownNameError
 from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
-from onepass.words import plain
+from onepass.words import plain, rate
 
 NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.ASCII)
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
+COLUMNS = (
+    *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
+    *("steps/s", "passes/sample", "kept"),
+)
 
 
 @dataclass(frozen=True)
@@ -228,20 +232,31 @@ def as_in_the_paper(result: Result) -> bool:
 
 
 def grid(
-    rows: Sequence[Row], *, published: bool = False, apart: bool = False
+    rows: Sequence[Row],
+    *,
+    published: bool = False,
+    apart: bool = False,
+    columns: Sequence[str] = (),
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and cells; a column of variants only if there are any. `apart` puts means and
-    deviations in columns of their own, for programs to read."""
+    """Header and cells: of these columns, or of all, with a column of variants only if there are
+    any. `apart` puts means and deviations in columns of their own, for programs to read."""
     lines = [_cells(row, apart) for row in rows]
     if published:
         figures = published_accuracies()
         for row, line in zip(rows, lines, strict=True):
             key = (row.method, row.paper_dataset or "", row.memory)
             line["published"] = figures.get(key, "-")
-    if not any(row.variant for row in rows):
-        for line in lines:
-            del line["variant"]
-    return list(lines[0]), [list(line.values()) for line in lines]
+    check_columns(columns, lines[0])
+    varied = any(row.variant for row in rows)
+    header = list(columns) or [name for name in lines[0] if varied or name != "variant"]
+    return header, [[line[name] for name in header] for line in lines]
+
+
+def check_columns(names: Iterable[str], valid: Iterable[str]) -> None:
+    known = list(valid)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("column", name, known)
 
 
 def _cells(row: Row, apart: bool) -> dict[str, str]:
@@ -256,7 +271,7 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
         "memory": str(row.memory),
         **(_numbers(measured) if apart else shown),
         "n": str(row.runs),
-        "steps/s": f"{row.steps_per_second:.0f}",
+        "steps/s": f"{row.steps_per_second:.4f}" if apart else rate(row.steps_per_second),
         **(passes if apart else {"passes/sample": together}),
         **({"kept bytes": str(row.kept)} if apart else {"kept": _size(row.kept)}),
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 from onepass.data.base import Dataset
 from onepass.errors import InputError
 from onepass.settings import check
+from onepass.words import as_html, brief, quoted
 
 
 class Stream:
@@ -76,6 +77,19 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{value} {name}" for name, value in self._facts.items())
+        return f"<{type(self).__name__} of {quoted(self.dataset.name)}: {told}>"
+
+    def _repr_html_(self) -> str:
+        chosen = {name: brief(value) for name, value in self.spec.items() if name != "stream"}
+        facts = {"dataset": self.dataset.name, **self._facts, **chosen}
+        return as_html(type(self).__name__, facts)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        return {"tasks": len(self.tasks), "steps": len(self)}
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         x = self.dataset.train_x.index_select(0, self._places[step])  # a copy

@@ -13,7 +13,10 @@ from onepass.supplies import Supplies
 from onepass.tune.space import Space
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
-BESIDE = ("method", "settings", "seed", "data_root", "probes", "fingerprint", "label", "test")
+BESIDE = (
+    *("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint"),
+    *("label", "test"),
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Asked:
             "space": self.space.asked,
             "set": self.job.settings,
             **job,
+            "device": self.job.device_kind,
             "dataset": OWN if self.job.is_own else self.job.dataset,
             "data_sha256": self.job.data_sha256,
             "objective": self.objective,

@@ -418,7 +418,8 @@ INNER = ["run", "list", "table", "figure", "predict", "data list", "data check",
 
 @pytest.mark.parametrize("name", INNER)
 def test_the_help_of_every_command_shows_examples(name: str) -> None:
-    done = onepass(*name.split(), "--help")
+    done = onepass(*name.split(), "-h")
+    assert done == onepass(*name.split(), "--help")
     assert done.status == 0
     examples = done.out.split("Examples:")[1].split("\n")
     lines = [line.strip() for line in examples if line.strip()]
@@ -475,6 +476,26 @@ def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
     assert done.status == 0
     words = done.out.split()
     assert all(name in words for name in listed)
+
+
+def test_settings_are_listed_with_what_they_mean() -> None:
+    listed = {one["name"]: one for one in onepass("list", "settings", "gsa", "--json").records}
+    assert listed.keys() == set(package.GSA.setting_names())
+    assert listed["mix"] == {
+        "name": "mix",
+        "type": "a whole number",
+        "default": "64",
+        "meaning": "The size of X^mix.",
+    }
+    of_all = [one["name"] for one in onepass("list", "settings", "--json").records]
+    assert of_all == [name for name in listed if name in package.Learner.setting_names()]
+
+
+@pytest.mark.parametrize("words", [("settings", "gsaa"), ("streams", "gsa")])
+def test_settings_are_those_of_a_method_that_there_is(words: tuple[str, ...]) -> None:
+    done = onepass("list", *words)
+    assert (done.status, done.out) == (2, "")
+    assert done.error
 
 
 def test_what_a_stream_is_is_a_whole_sentence():

@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process, which is faster; the real ones are in processes of their own."""
-    monkeypatch.setattr("onepass.cli.sweeping.Processes", lambda at_once: Here())
+    monkeypatch.setattr("onepass.cli.sweeping.Processes", lambda at_once, until: Here())
 
 
 def sweep(*arguments: object) -> Done:

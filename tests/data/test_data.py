@@ -11,9 +11,8 @@ from sklearn.datasets import load_digits
 
 import onepass
 from onepass import Dataset, InputError, UnknownNameError
-from onepass.data import mirror_is_same_class, statistics
+from onepass.data import DATASETS, mirror_is_same_class, statistics
 from onepass.data.base import channel_statistics
-from onepass.data.load import EMBEDDED
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -81,7 +80,7 @@ def test_a_dataset_says_whether_a_mirror_image_is_of_the_same_class():
     """By its name too, for those who have not loaded it."""
     named = {name: mirror_is_same_class(name) for name in onepass.data.names()}
     assert [name for name, same in named.items() if not same] == ["digits", "synthetic", "mnist"]
-    for name in EMBEDDED:
+    for name in DATASETS.entries:
         assert onepass.load(name).mirror_is_same_class is named[name]
     assert made().mirror_is_same_class
     assert not replace(made(), mirror_is_same_class=False).hold_out(0.5).mirror_is_same_class

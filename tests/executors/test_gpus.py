@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from puppets import play, result
 
+from onepass import Finetune
+from onepass.costs import kind_of
 from onepass.devices import resolve
 from onepass.errors import InputError
 from onepass.executors import How, InOrder, places
 from onepass.executors.places import VISIBLE
 from onepass.executors.processes import Processes
-from onepass.job import Job
+from onepass.job import Fingerprint, Job
 
 UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 
@@ -105,7 +107,34 @@ def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
     assert places.least_loaded(["b", "a"], busy=[]) == 0
 
 
-def test_one_gpu_of_several_is_chosen_as_cuda_lets_one_choose() -> None:
+def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is the same on each, so none is part of its identity."""
-    with pytest.raises(InputError, match="CUDA_VISIBLE_DEVICES=1"):
-        resolve("cuda:1")
+    with pytest.raises(InputError, match="'cuda:1' is not there: torch sees no GPU"):
+        Finetune(device="cuda:1").learn([[0.0]], [0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(InputError, match="'cuda:2' is not there: the last one is cuda:1"):
+        resolve("cuda:2")
+    data = Fingerprint("", 5)
+    jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]
+    assert len({job.identity for job in jobs}) == 1
+    assert len({kind_of(job) for job in jobs}) == 1
+
+
+def test_runs_on_one_gpu_of_several_all_go_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the worker it is the only one."""
+    seen = []
+
+    def script(job: Job, gpu: str | None) -> tuple[Any, ...]:
+        seen.append((gpu, job.device))
+        return result(job)
+
+    play(monkeypatch, script)
+    jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
+    executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
+    executor.memory.free = lambda gpu: None
+    assert len(list(executor.outcomes(jobs, InOrder(jobs), How(tmp_path), lambda *_: None))) == 3
+    assert seen == 3 * [("GPU-bb", "cuda")]

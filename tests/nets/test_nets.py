@@ -103,6 +103,12 @@ def test_resnet18_computes_what_its_paper_draws():
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
 
 
+def test_a_slim_resnet18_is_had_by_name():
+    learner = onepass.ER(net="resnet18-slim", memory=5, device="cpu")
+    learner.prepare((3, 32, 32), torch.uint8)
+    assert learner.model.head.weight.shape[1] == 160
+
+
 def test_resnet18_takes_greyscale_images():
     assert feature_count(backbone("resnet18", (1, 32, 32), generator()), torch.zeros(1, 1, 32, 32))
 

@@ -21,6 +21,7 @@ from reported import reported
 from onepass import lines
 from onepass.data.catalogue import CATALOGUE
 from onepass.report import tables
+from onepass.words import rate
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> N
             several = known and len(values) > 1
             assert row[f"{column} sd"] == (f"{stdev(values):.4f}" if several else "")
         speed = mean(result["steps_per_second"] for result in group)
-        assert row["steps/s"] == f"{speed:.0f}"
+        assert row["steps/s"] == f"{speed:.4f}"
         assert row["memory"] == ("100" if row["method"] == "er" else "0")
 
 
@@ -109,6 +110,8 @@ def for_people(row: dict[str, str], name: str) -> str:
         return f"{row[name]} + {row['scored/sample']}"
     if name == "kept bytes":  # thousands, on the digits
         return f"{int(row[name]) / 1000:.1f} kB" if int(row[name]) else "-"
+    if name == "steps/s":
+        return rate(float(row[name]))
     if f"{name} sd" not in row:
         return row[name]
     spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""
@@ -539,3 +542,18 @@ def test_bars_are_drawn_of_lines_and_curves_need_points(
     done = onepass("figure", "accuracy", file, "-o", tmp_path / "d.svg")
     assert done.status == 2
     assert str(file) in done.error and "--kind bars" in done.error
+
+
+def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
+    (row, *_) = tables.summarise(tables.read(runs))
+    header, cells = tables.grid([replace(row, steps_per_second=0.3712)])
+    assert cells[0][header.index("steps/s")] == "0.37"
+
+
+def test_columns_are_chosen_in_every_format(runs: Path) -> None:
+    chosen = ("--columns", "accuracy,variant,method")
+    for form, rule in (("text", "  "), ("markdown", "|"), ("latex", "&"), ("csv", ",")):
+        header = onepass("table", runs, "--format", form, *chosen).out
+        words = [word.strip(" \\") for word in re.split(rf"[{rule}\n]", header)]
+        first = [word for word in words if word in tables.COLUMNS][:3]
+        assert first == ["accuracy", "variant", "method"]

@@ -1,0 +1,1 @@
+"""A method, a dataset, a stream and a network for onepass, one file each."""

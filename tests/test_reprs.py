@@ -1,0 +1,50 @@
+"""What a prompt or a notebook shows of an object: a line, or a small table; no arrays, no pages."""
+
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+import onepass
+
+DATA = onepass.load("synthetic", shape=(20,))
+STREAM = onepass.ClassIncremental(DATA, tasks=2, batch=60, seed=0)
+
+
+def learned():
+    learner = onepass.ER(memory=30, device="cpu", mean=(0.25,) * 20, std=(1.5,) * 20)
+    learner.learn(*STREAM.batch(0))
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (DATA, ["'synthetic'", "600 training and 200 test vectors of 20", "10 classes"]),
+        (STREAM, ["ClassIncremental", "'synthetic'", "2 tasks", "10 steps"]),
+        (learned(), ["ER(", "memory=30", "mean=(0.25, 0.25, 0.25, ...: 20)", "after 1 steps"]),
+        (next(onepass.evaluate(learned(), STREAM)), ["Point", "step=5", "task=0", "accuracy="]),
+    ],
+    ids=["dataset", "stream", "learner", "point"],
+)
+def test_an_object_shows_itself_in_a_line_and_in_a_table(one, said):
+    line = repr(one)
+    assert len(line.splitlines()) == 1 and len(line) < 160
+    assert all(words in line for words in said)
+    table = one._repr_html_()
+    assert table.startswith("<table>") and len(table) < 1000
+
+
+def test_a_learner_shows_only_what_was_chosen():
+    assert repr(onepass.GSA()) == "GSA()"
+    assert repr(onepass.GSA(lr=5e-4, mirror=True)) == "GSA(lr=0.0005, mirror=True)"
+    assert repr(onepass.ER(net=nn.Linear(64, 8))) == "ER(net=<Linear>)"
+
+
+def test_names_are_text_and_never_html():
+    names = ("<script>", *DATA.class_names[1:])
+    hostile = replace(DATA, name="<b>\x1b[31m", class_names=names)
+    for one in (hostile, onepass.ClassIncremental(hostile, tasks=2)):
+        assert "\x1b" not in repr(one) + one._repr_html_()
+        assert "<b>" not in one._repr_html_() and "&lt;b&gt;" in one._repr_html_()
+    assert "&lt;script&gt;" in hostile._repr_html_()
