@@ -13,9 +13,9 @@ from onepass.data.arrays import held_out
 from onepass.data.base import Dataset, statistics
 from onepass.data.files import Array, brief, class_name, size_of_file
 from onepass.data.labels import in_order, numbered
-from onepass.errors import DataError, InputError
+from onepass.errors import DataError, InputError, OnepassError
 from onepass.parts import Label
-from onepass.words import shortened
+from onepass.words import plain, shortened
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -68,7 +68,18 @@ def _read(
     path: Path, label: str | None, features: list[str] | None = None
 ) -> tuple[list[str], Rows]:
     """The features' names, in the order of the file or as given, and the rows."""
-    table = _table(path)
+    size_of_file(path)
+    try:
+        return _checked(path, _table(path), label, features)
+    except OnepassError:
+        raise
+    except Exception as problem:  # whatever a damaged or foreign file leads to
+        raise DataError(f"{path} is not a whole {path.suffix} file: {brief(problem)}") from None
+
+
+def _checked(
+    path: Path, table: Any, label: str | None, features: list[str] | None
+) -> tuple[list[str], Rows]:
     columns = list(table.column_names)
     if twice := {name for name in columns if columns.count(name) > 1}:
         raise DataError(f"{path} has two columns {min(twice)!r}")
@@ -76,7 +87,7 @@ def _read(
         asked = (
             "say which column is the label (--label)" if label is None else f"no column {label!r}"
         )
-        raise InputError(f"{path}: {asked}; it has {shortened(', '.join(columns))}")
+        raise InputError(f"{path}: {asked}; it has {plain(shortened(', '.join(columns)))}")
     wanted = [name for name in columns if name != label] if features is None else features
     if missing := [name for name in wanted if name not in columns]:
         raise DataError(f"{path} has no column {missing[0]!r}, which the training file has")
@@ -86,16 +97,11 @@ def _read(
 
 
 def _table(path: Path) -> Any:
-    size_of_file(path)
     try:
         from pyarrow import csv, parquet
     except ImportError:
         raise DataError(f"{path} is read by pyarrow: pip install 'onepass[parquet]'") from None
-    read = csv.read_csv if path.suffix.lower() == ".csv" else parquet.read_table
-    try:
-        return read(str(path))
-    except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole {path.suffix} file: {brief(problem)}") from None
+    return (csv.read_csv if path.suffix.lower() == ".csv" else parquet.read_table)(str(path))
 
 
 def _numbers(path: Path, table: Any) -> Array:
@@ -106,7 +112,7 @@ def _numbers(path: Path, table: Any) -> Array:
     if odd:
         told = ", ".join(f"{one.name!r} ({one.type})" for one in odd)
         raise DataError(
-            f"{path}: features are numbers, and these columns are not: {shortened(told)}; leave "
+            f"{path}: features are numbers, and these columns are not: {plain(shortened(told))}; leave "
             "them out of the file, or make numbers of them"
         )
     for name, column in zip(table.column_names, table.columns, strict=True):
