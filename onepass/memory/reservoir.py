@@ -15,7 +15,11 @@ MOST_OFFERED = 2**62  # below what a whole number can count to
 
 
 class Reservoir(Store):
-    """Every sample offered so far is held with the same probability, capacity / offered."""
+    """Every sample offered so far is held with the same probability, capacity / offered.
+
+    If samples are forgotten, those that stay stand for their share of what was offered; whoever
+    comes next fills the free slots, and from there on all goes on by lot.
+    """
 
     tensors: ClassVar[tuple[str, ...]] = ("size", "offered")
 
@@ -27,16 +31,17 @@ class Reservoir(Store):
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
-        # each sample's number in the stream, from 1                              (b)
-        k = self.offered + torch.arange(1, len(y) + 1, device=y.device)
-        self.write(self._slots(k), x, y, **fields)
+        number = torch.arange(1, len(y) + 1, device=y.device)
+        self.write(self._slots(number), x, y, **fields)
         self._have_offered(len(y))
 
-    def _slots(self, k: Tensor, part: Tensor | None = None) -> Tensor:
-        """Where the samples with these numbers go; who is not let in, or takes no part, is written
-        to the scratch row, so that shapes stay."""
+    def _slots(self, number: Tensor, part: Tensor | None = None) -> Tensor:
+        """Where the samples with these numbers in the batch, from 1, go; who is not let in, or
+        takes no part, is written to the scratch row, so that shapes stay."""
+        k = self.offered + number  # in the stream                                (b)
+        free = self.size + number  # k, unless some were forgotten                (b)
         uniform = torch.rand(len(k), generator=self.rng, device=k.device, dtype=finest(k.device))
-        place = torch.where(k <= self.capacity, k - 1, (uniform * k).long())
+        place = torch.where(free <= self.capacity, free - 1, (uniform * k).long())
         if part is not None:
             place = place.masked_fill(~part, self.capacity)
         # a later sample of this batch goes to the same place                     (b)
@@ -45,10 +50,15 @@ class Reservoir(Store):
 
     def _have_offered(self, more: Tensor | int) -> None:
         self.offered += more
-        self.size.copy_(self.offered.clamp(max=self.capacity))
+        self.size.copy_((self.size + more).clamp(max=self.capacity))
+
+    def forget(self, chosen: Tensor) -> None:
+        held = len(chosen)
+        super().forget(chosen)
+        if held:
+            self.offered.fill_(int(self.offered) * int(self.size) // held)
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
         super().expect(saved, classes, name)
         offered = expect_number(saved["offered"], 0, MOST_OFFERED, f"{name}.offered")
-        size = min(offered, self.capacity)
-        expect_number(saved["size"], size, size, f"{name}.size")
+        expect_number(saved["size"], 0, min(offered, self.capacity), f"{name}.size")
