@@ -112,8 +112,8 @@ def _numbers(path: Path, table: Any) -> Array:
     if odd:
         told = ", ".join(f"{one.name!r} ({one.type})" for one in odd)
         raise DataError(
-            f"{path}: features are numbers, and these columns are not: {plain(shortened(told))}; leave "
-            "them out of the file, or make numbers of them"
+            f"{path}: features are numbers, and these columns are not: {plain(shortened(told))}; "
+            "leave them out of the file, or make numbers of them"
         )
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
