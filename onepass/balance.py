@@ -79,13 +79,15 @@ class Balance(Part):
         return self.sums[1, 1]
 
     def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
+        self.updates += 1
+        if not outputs:
+            return
         together = Output.of_all(outputs).detach()
         gradients = logit_gradients(together, seen)
         sizes = [len(output.y) for output in outputs]
         for positive, negative in zip(*(torch.split(one, sizes) for one in gradients), strict=True):
             self.sums += torch.stack([positive.sum(dim=0), negative.sum(dim=0)])
         self.samples += together.weight.sum()
-        self.updates += 1
 
     def new_task(self) -> None:
         self.sums[0].zero_()
