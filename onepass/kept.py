@@ -26,6 +26,9 @@ class Kept:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __repr__(self) -> str:
+        return f"<Kept: {len(self)} samples of {len(set(self.y.tolist()))} classes>"
+
 
 @dataclass(frozen=True)
 class Forgotten:
