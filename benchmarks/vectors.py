@@ -37,12 +37,12 @@ def vectors(data):
 
 
 class River:
-    """Learns a batch sample by sample, as river does."""
+    """Learns a batch sample by sample, as river does, scaled as its guide has it."""
 
     def __init__(self):
-        from river import linear_model
+        from river import linear_model, preprocessing
 
-        self.model = linear_model.SoftmaxRegression()
+        self.model = preprocessing.StandardScaler() | linear_model.SoftmaxRegression()
 
     def learn(self, x, y):
         for row, label in zip(x, y, strict=True):
@@ -70,7 +70,7 @@ def learners(memory, seed):
     yield "er", onepass.ER(memory=memory, seed=seed)
     yield "scikit-learn SGDClassifier", LinearSGD(seed)
     try:
-        yield "river SoftmaxRegression", River()
+        yield "river StandardScaler | SoftmaxRegression", River()
     except ImportError as reason:
         print(f"river is left out: {reason}", file=sys.stderr)
 
