@@ -79,13 +79,15 @@ class Balance(Part):
         return self.sums[1, 1]
 
     def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
+        self.updates += 1
+        if not outputs:
+            return
         together = Output.of_all(outputs).detach()
         gradients = torch.stack(logit_gradients(together, seen))  # (2, n, C)
         sizes = [len(output.y) for output in outputs]
         for of_one in torch.split(gradients, sizes, dim=1):
             self.sums += of_one.sum(dim=1)
         self.samples += together.weight.sum()
-        self.updates += 1
 
     def new_task(self) -> None:
         self.sums[0].zero_()

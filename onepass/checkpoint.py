@@ -16,6 +16,7 @@ from onepass.compare import expect_kind, expect_number
 from onepass.errors import CheckpointError, InputError
 from onepass.files import write_atomically
 from onepass.parts import Images, Label
+from onepass.views import Augment
 from onepass.words import quoted, shortened
 
 if TYPE_CHECKING:
@@ -24,27 +25,32 @@ if TYPE_CHECKING:
 FORMAT = "onepass"
 VERSION = 1
 MOST_IMAGES = 2**62
+OWN = {"net": "that network", "augment": "that function"}  # settings that may be code
 
 
-def content(learner: Learner) -> dict[str, Any]:
+def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """What a file must hold to make this learner again: plain values and tensors. A learner that
-    has diverged has none: nothing would come of it, and a file that is good would be lost."""
+    has diverged has none: nothing would come of it, and a file that is good would be lost.
+
+    Without the memory there is a `scorer`: what predicting needs in its place."""
     if "key" not in vars(type(learner)):
         raise InputError(
             f"{type(learner).__name__} cannot be saved: a file names its method, and this class "
             "has no name of its own; give it one with @method"
         )
     settings = {
-        name: None if isinstance(value, nn.Module) else value  # files hold no code
+        name: None if callable(value) else value  # a network, a function: files hold no code
         for name, value in learner.get_params().items()
     }
+    scorer = learner.scorer_state() if learner.only_predicts or not memory else None
     known = bool(learner.names) and learner.names.keys() >= set(learner.classes)
     settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
         **_module(learner),
         "settings": settings,
-        "state": learner.good_state(),
+        "state": learner.good_state(memory=memory),
+        **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
         **({"class_names": list(learner.names.values())} if known else {}),
     }
@@ -104,22 +110,37 @@ def _is_plain(value: Any) -> bool:
 
 
 def restored(
-    content: dict[str, Any], path: str, *, device: str = "auto", net: nn.Module | None = None
+    content: dict[str, Any],
+    path: str,
+    *,
+    device: str = "auto",
+    net: nn.Module | None = None,
+    augment: Augment | None = None,
 ) -> Learner:
     """The learner in the content of a checkpoint; `path` names it in errors."""
     where = devices.resolve(device)
     _expect_code(content, path)
     try:
-        settings = _settings(content, where, device=device, net=net)
-        if settings["net"] is not None:
+        settings = _settings(content, where, device=device, net=net, augment=augment)
+        missing = [f"{name}={what}" for name, what in OWN.items() if settings[name] is None]
+        if not missing:
             return _made(content, settings)
     except Exception as problem:  # whatever a file that fits nothing leads to
         what = "this onepass" if net is None else "the network that was given"
         told = " ".join(str(problem).split())  # torch tells some of its own in several lines
         raise CheckpointError(f"{path} does not fit {what}: {told}") from None
+    given = " and ".join(missing)
     raise CheckpointError(
-        f"{path} was made with a network of its own: open it with net=that network"
+        f"{path} was made with code of its own, which no file holds: open it with {given}"
     )
+
+
+def restored_to_predict(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
+    """As `restored`, for a command that will not train: a function of the user's own that augments
+    is not missed, unless the method trains when scores are asked for."""
+    training = [info.key for info in registry.methods() if info.learner.trains_to_score]
+    lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
+    return restored(content, path, device=device, augment="none" if lacks else None)
 
 
 def _expect_code(content: dict[str, Any], path: str) -> None:
@@ -138,7 +159,7 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
 
 
 def _settings(
-    content: dict[str, Any], where: torch.device, **here: str | nn.Module | None
+    content: dict[str, Any], where: torch.device, **here: str | nn.Module | Augment | None
 ) -> dict[str, Any]:
     """Those of the file, but for what is chosen anew where it is opened."""
     for name, kind in (("method", str), ("settings", dict), ("state", dict), ("spent", dict)):
@@ -152,6 +173,8 @@ def _settings(
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     learner = registry.get(content["method"]).learner.configured(**settings)
     learner.load_state_dict(content["state"])
+    if "scorer" in content:
+        learner.only_predict(content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
         learner.names = dict(enumerate(content["class_names"]))
@@ -182,13 +205,15 @@ def open_learner(
     *,
     device: str = "auto",
     net: nn.Module | None = None,
+    augment: Augment | None = None,
     imports: Sequence[str] = (),
 ) -> Learner:
     """A learner that goes on where the saved one was; on the same kind of device, bit for bit.
 
-    `net` is needed if the learner was made with a network of your own: files hold data, never code.
+    `net` is needed if the learner was made with a network of your own, `augment` if with a function
+    of your own: files hold data, never code.
     `imports` are modules to import first, such as the one of your own method: a file says what it
     needs, and imports nothing by itself.
     """
     plugins.import_named(imports)
-    return restored(read(Path(path)), str(path), device=device, net=net)
+    return restored(read(Path(path)), str(path), device=device, net=net, augment=augment)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.checkpoint import read, restored
+from onepass.checkpoint import read, restored_to_predict
 from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
 from onepass.errors import DataError, InputError, RunError
@@ -34,10 +34,15 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     """Every image of a folder (or one image), scaled to the size that the learner takes; then what
     there is to doubt about them."""
     content = read(model)
-    learner = restored(content, str(model), device=device)
+    learner = restored_to_predict(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
+    if content["state"]["dtype"] != "uint8":
+        raise InputError(
+            f"{model} has learned float images, of which a file does not say how they were made: "
+            "use onepass.open and predict"
+        )
     names = learner.class_names
     channels, height, width = shape
     doubts = Doubts(learner, scaled=_were_scaled(model))

@@ -6,16 +6,28 @@ It is a generator; printing, recording and drawing are its customers, and listen
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from onepass import inputs
+from onepass.batches import Test, pairs
 from onepass.devices import room_for
 from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.listeners import Audience, Listener, Run
-from onepass.scoring import BEGINNING, Point, TestSet, Tick
+from onepass.scoring import (
+    BEGINNING,
+    Point,
+    TestBatches,
+    TestSet,
+    Tick,
+    predicted_rows,
+    rows_of,
+)
 from onepass.streams import Stream
 
 NOBODY = Listener()
@@ -23,8 +35,9 @@ NOBODY = Listener()
 
 def evaluate(
     learner: Learner,
-    stream: Stream,
+    stream: Stream | Iterable[Any],
     *,
+    test: Test | None = None,
     every: int | None = None,
     prequential: bool = False,
     listeners: Sequence[Listener] = (),
@@ -32,6 +45,13 @@ def evaluate(
     """Learns the stream, yielding a point at the end of each task and after `every` batches. A
     method that trains when scores are asked for is scored at the end only, unless `every` is given.
     Listeners are told of every step; one that fails is dropped, with a warning.
+
+    The stream may be batches of your own: any iterable of pairs (x, y), or of dictionaries with a
+    column image, img or x and one label, fine_label or y. Then `test` is what is scored: a pair
+    (x, y), a `Dataset`, or batches that can be walked again. Nobody knows where such a stream ends,
+    so that a point comes after `every` batches and at its end; its tasks are those that the learner
+    infers, unless whoever makes the batches calls `learner.new_task()` between two of them. Nothing
+    is kept of a batch that was learned, apart from the learner's memory.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -42,11 +62,23 @@ def evaluate(
     2 88 6
     3 117 8
     4 146 10
+
+    >>> batches = (([[float(i % 3)]] * 4, [i % 3] * 4) for i in range(300))  # a stream of vectors
+    >>> learner = onepass.ER(memory=30, seed=0)
+    >>> [*_, last] = onepass.evaluate(learner, batches, test=([[0.0], [1.0], [2.0]], [0, 1, 2]))
+    >>> last.step, last.accuracy
+    (300, 100.0)
     """
     audience = Audience(listeners)
-    make_ready(learner, stream)
-    audience.started(Run(learner, stream))
-    for tick in walk(learner, stream, every=every, prequential=prequential, listener=audience):
+    if isinstance(stream, Stream):
+        if test is not None:
+            raise InputError("a Stream has a test set of its own: test is for batches of yours")
+        make_ready(learner, stream)
+        audience.started(Run(learner, stream))
+        ticks = walk(learner, stream, every=every, prequential=prequential, listener=audience)
+    else:
+        ticks = _walk_batches(learner, stream, test, every, prequential, audience)
+    for tick in ticks:
         if isinstance(tick, Point):
             yield tick
     audience.finished(None)
@@ -129,6 +161,74 @@ def _walk(
         yield tick
 
 
+def _walk_batches(
+    learner: Learner,
+    batches: Iterable[Any],
+    test: Test | None,
+    every: int | None,
+    prequential: bool,
+    listener: Listener,
+) -> Iterator[Tick]:
+    """As `_walk`, where the end is known when it has come."""
+    _check_asked(learner, batches, test, every, prequential)
+    held = TestBatches(() if test is None else test)
+    upcoming = pairs(batches)
+    if (first := next(upcoming, None)) is None:
+        raise InputError("the stream has no batch")
+    sample = inputs.as_samples(first[0])[0]
+    if not learner.prepared:
+        learner.prepare(tuple(sample.shape), sample.dtype)
+    listener.started(Run(learner, None))
+    clock, tick = _Clock(BEGINNING, learner), BEGINNING
+    for x, y in chain([first], upcoming):
+        if prequential:
+            tick = _predicted_first(tick, learner, x, y, clock)
+        with clock.training:
+            step = learner.learn(x, y)
+        listener.stepped(learner, step)
+        done = tick.step + 1
+        due = every is not None and done % every == 0
+        if due:
+            with clock.training:
+                float(step.loss)  # waits for the device, so that its time counts here
+        tick = Tick(done, learner.task, hits=tick.hits, tried=tick.tried, **clock.read())
+        if due:
+            tick = _scored(tick, learner, held, clock, float(step.loss), False)
+            listener.scored(tick)
+        yield tick
+    if not isinstance(tick, Point):
+        tick = _scored(tick, learner, held, clock, float(step.loss), False)
+        listener.scored(tick)
+        yield tick
+
+
+def _check_asked(
+    learner: Learner,
+    batches: Iterable[Any],
+    test: Test | None,
+    every: int | None,
+    prequential: bool,
+) -> None:
+    if not isinstance(learner, Learner) or not isinstance(batches, Iterable):
+        given = f"a {type(learner).__name__} and a {type(batches).__name__}"
+        raise InputError(
+            f"evaluate takes a learner, then a stream or batches; it was given {given}"
+        )
+    if test is None and not prequential:
+        raise InputError("batches have no test set: give test=(x, y), or prequential=True")
+    if every is not None and every < 1:
+        raise InputError(f"every must be at least 1, not {every}")
+
+
+def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
+    """Counts what is predicted rightly before it is learned."""
+    samples = inputs.as_samples(x)
+    truth = rows_of(learner, y, len(samples))
+    with clock.scoring:
+        hits = int((predicted_rows(learner, samples) == truth).sum()) if learner.steps else 0
+    return Tick(tick.step, tick.task, tick.seconds, tick.hits + hits, tick.tried + len(truth))
+
+
 def _right(learner: Learner, x: Tensor, y: Tensor) -> int:
     return int((torch.as_tensor(learner.predict(x)).cpu() == y).sum())
 
@@ -143,7 +243,12 @@ def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) ->
 
 
 def _scored(
-    tick: Tick, learner: Learner, test: TestSet, clock: _Clock, loss: float, boundary: bool
+    tick: Tick,
+    learner: Learner,
+    test: TestSet | TestBatches,
+    clock: _Clock,
+    loss: float,
+    boundary: bool,
 ) -> Point:
     learner.check_finite()
     with clock.scoring:

@@ -16,17 +16,21 @@ from onepass.words import quoted
 Array = np.ndarray[Any, Any]
 NUMBERS = "biufc"  # kinds of NumPy's
 EXPECTED = (
-    "expected uint8 images of shape (n, channels, height, width) or (n, height, width), "
-    "or float feature vectors of shape (n, features)"
+    "expected images of shape (n, channels, height, width), uint8 or float, uint8 images of shape "
+    "(n, height, width), or float feature vectors of shape (n, features)"
 )
 
 
 def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return _plain(values, what)
+    if hasattr(values, "toarray"):  # SciPy's
+        raise InputError(f"{what} is a sparse matrix: give {what}.toarray()")
     array = _array(values, what)
     native = array.dtype.newbyteorder("=")  # files may come from a machine of the other order
     try:
+        if array.dtype.kind == "O":
+            raise TypeError("it holds objects, not numbers: np.asarray(..., dtype='float32')")
         if array.dtype.kind in "US":
             raise TypeError("it holds text, not numbers")
         return torch.from_numpy(array.astype(native, copy=False))
@@ -48,17 +52,27 @@ def _plain(tensor: Tensor, what: str) -> Tensor:
     if not dense or tensor.device.type not in ("cpu", "mps", "cuda"):
         odd = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
         kind = f"{odd} tensor on {tensor.device.type!r}"
-        raise InputError(f"{what} must be a plain tensor on the host or a GPU, not a {kind}")
+        raise InputError(
+            f"{what} must be a plain tensor on the host or a GPU, not a {kind}: "
+            f"{what}.to_dense() may help"
+        )
     return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
 def as_samples(x: Any) -> Tensor:
-    """Images as uint8 (n, c, h, w), vectors as float32 (n, d)."""
+    """Images (n, c, h, w) as uint8 or float32, vectors (n, d) as float32; lists of numbers are
+    vectors.
+
+    >>> as_samples([[1, 2], [3, 4]]).dtype
+    torch.float32
+    """
     samples = _tensor(x, "x")
+    if isinstance(x, list | tuple) and samples.ndim == 2 and samples.dtype == torch.int64:
+        samples = samples.float()
     given = samples
     if samples.dtype == torch.uint8 and samples.ndim == 3:
         samples = samples.unsqueeze(1)
-    images = samples.dtype == torch.uint8 and samples.ndim == 4
+    images = (samples.dtype == torch.uint8 or samples.is_floating_point()) and samples.ndim == 4
     vectors = samples.is_floating_point() and samples.ndim == 2
     if not (images or vectors):
         raise InputError(f"x: {EXPECTED}; {_got(given)}")
@@ -66,7 +80,7 @@ def as_samples(x: Any) -> Tensor:
         raise InputError(f"x: channels come first (n, channels, height, width); {_got(given)}")
     if samples.numel() == 0:
         raise InputError(f"x is empty: {_got(given)}")
-    if images:
+    if samples.dtype == torch.uint8:
         return samples
     samples = samples.float()
     if not bool(torch.isfinite(samples).all()):

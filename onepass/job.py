@@ -28,7 +28,7 @@ OWN = "own"  # what a run's identity calls all data that have no name of ours
 BESIDE = frozenset(
     (
         *("method", "dataset", "memory", "seed", "preset", "settings", "device"),
-        *("data_root", "probes", "imports", "fingerprint"),
+        *("data_root", "probes", "imports", "fingerprint", "test"),
     )
 )
 # What may decide a run's numbers or its record besides its data, settings and stream.
@@ -50,9 +50,10 @@ class Job:
     A run is known by content: see `known_by`. `settings` are the constructor's arguments as text,
     as `--set` takes them. `probes` are the names of what watches the run; they change nothing in
     it. `imports` are modules of the user's that register what the job asks for; whoever runs it
-    imports them first. `mirror_is_same_class` is told of the user's own data only; `normalise` says
-    whose mean and standard deviation samples are normalised by: the dataset's, or those of the
-    samples in the stream's first task. `fingerprint` is of the data, once they have been loaded
+    imports them first. `mirror_is_same_class` is told of the user's own data only; `label` and
+    `test` of a table: the column of labels, and the file to test on. `normalise` says whose mean
+    and standard deviation samples are normalised by: the dataset's, or those of the samples in the
+    stream's first task. `fingerprint` is of the data, once they have been loaded
     (`Supplies.known`).
     """
 
@@ -67,6 +68,8 @@ class Job:
     image_size: int | None = None
     test_fraction: float | None = None
     mirror_is_same_class: bool | None = None
+    label: str | None = None
+    test: str | None = None
     normalise: Normalise = "dataset"
     preset: str = COMMON
     settings: dict[str, str] = field(default_factory=dict)
@@ -246,6 +249,8 @@ class Job:
             image_size=self.image_size,
             test_fraction=self.test_fraction,
             mirror_is_same_class=self.mirror_is_same_class,
+            label=self.label,
+            test=self.test,
         )
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from onepass import checkpoint, devices, files, inputs, saved
 from onepass.classbook import ClassBook, Texts
+from onepass.compare import expect_alike
 from onepass.copies import Copy
 from onepass.errors import (
     CheckpointError,
@@ -27,6 +28,7 @@ from onepass.errors import (
     OnepassError,
     TrainingError,
 )
+from onepass.kept import Forgotten, Kept, chosen, kept_in
 from onepass.memory import Store
 from onepass.nets import Head
 from onepass.parts import Images, Label, Preset, Step, parts_of
@@ -34,7 +36,8 @@ from onepass.predictor import Predictor
 from onepass.steps import Steps
 from onepass.trainer import Trainer, Training, linear_head, no_modules
 from onepass.turns import Turns
-from onepass.words import as_html, brief
+from onepass.views import can_be_captured, expect_colours
+from onepass.words import as_html, brief, quoted
 
 
 class Whole(NamedTuple):
@@ -67,11 +70,16 @@ class Learner(Steps, Training, ABC):
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
         the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
-        flips, colours and greys), or `none`.
+        flips, colours and greys; pixels between 0 and 1 only), or `none`. Or a function of your
+        own, f(samples, generator), that gives as many samples of the same shape: it is told the
+        generator so that runs repeat, and gets images as float32, uint8 ones as pixel / 255,
+        before mean and std. Vectors go through a function too. A step is captured on a GPU only
+        if the function has an attribute `capturable` that is true.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
     mean, std
-        Per channel, in units of pixel / 255; vectors: one value for all features or one for each.
+        Per channel, in units of pixel / 255, or of the values that float images have; vectors: one
+        value for all features or one for each.
         A network that brings its own preprocessing has no use for them: they are ignored.
     gap
         When `new_task` is never called, unseen classes that arrive after this many batches without
@@ -99,6 +107,7 @@ class Learner(Steps, Training, ABC):
     steps: int = field(init=False, repr=False, default=0)
     book: ClassBook = field(init=False, repr=False)
     task_ended: bool = field(init=False, repr=False, default=False)
+    only_predicts: bool = field(init=False, repr=False, default=False)  # its memory is gone
     names: dict[Label, str] = field(init=False, repr=False, default_factory=dict)
     spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, repr=False, default=None)
@@ -141,12 +150,13 @@ class Learner(Steps, Training, ABC):
     # ---- the front door
 
     def learn(self, x: Any, y: Any) -> Step:
-        """Learns a batch: images as uint8 (n, c, h, w), or float vectors (n, d); labels are text or
-        whole numbers, of one kind for as long as the learner lives.
+        """Learns a batch: images (n, c, h, w) as uint8 or float, or float vectors (n, d); labels
+        are text or whole numbers, of one kind for as long as the learner lives.
 
         A batch that is refused, or whose step fails, leaves the learner as it was."""
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
+        expect_colours(self.augment, samples)
         with self._changing():
             if not self.prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
@@ -230,6 +240,34 @@ class Learner(Steps, Training, ABC):
         return {name: part for name, part in parts if isinstance(part, Store)}
 
     @property
+    def kept(self) -> Kept:
+        """The samples that the memory holds now, as copies, with their labels."""
+        with self._turns.look():
+            return kept_in(self.stores.values(), self.classes)
+
+    def forget(self, label: Any = None, *, where: Any = None) -> Forgotten:
+        """Removes samples from the memory: those of a label, or those `where` a mask over `kept` is
+        true; it may be a function of `kept.x` and `kept.y`. What comes next fills the free slots,
+        and files that are saved from here on hold nothing of the samples.
+
+        The weights are not unlearned: what the network has learned from the samples it still
+        knows, and the class still has its row. Only GDumb's network, which is made from the memory
+        when scores are asked for, knows no more than what is left."""
+        if (label is None) == (where is None):
+            raise InputError("forget takes a label, or where=, one of the two")
+        if label is not None and label not in self.classes:
+            raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
+        with self._changing():
+            kept = self.kept
+            gone = chosen(kept.y == label if where is None else where, kept).to(self.where)
+            sizes = [int(store.size) for store in self.stores.values()]
+            for store, part in zip(self.stores.values(), torch.split(gone, sizes), strict=True):
+                store.forget(part)
+            self._scorer = None  # it may have been made from the memory
+        removed = int(gone.sum())
+        return Forgotten(removed, len(kept) - removed, unlearned=self.trains_to_score)
+
+    @property
     def memory_bytes(self) -> int:
         """What the samples that are kept take, once the memory is full."""
         return sum(store.bytes for store in self.stores.values())
@@ -278,6 +316,8 @@ class Learner(Steps, Training, ABC):
         self.require("std", self.std is None or min(self.std, default=0) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
         self.require("mean", same, "given together with std")
+        capturable = self.engine != "graph" or can_be_captured(self.augment)
+        self.require("engine", capturable, "auto or eager for an augment that is not capturable")
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Makes network, optimiser and parts for samples of this shape; `learn` does it where it
@@ -289,10 +329,13 @@ class Learner(Steps, Training, ABC):
 
     # ---- saving
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, memory: bool = True) -> None:
         """Writes the learner; `onepass.open` reads it and goes on, bit for bit. One whose learning
-        has diverged is not written: what was saved before is worth more."""
-        checkpoint.write(Path(path), checkpoint.content(self))
+        has diverged is not written: what was saved before is worth more.
+
+        With `memory=False` the file holds no training samples: who opens it can predict, and
+        cannot learn on."""
+        checkpoint.write(Path(path), checkpoint.content(self, memory=memory))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
@@ -321,11 +364,33 @@ class Learner(Steps, Training, ABC):
                 raise CheckpointError(f"the state does not fit: {problem}") from problem
             self.book = book
 
-    def good_state(self) -> dict[str, Any]:
-        """The state, for a file; unless learning has diverged."""
+    def good_state(self, *, memory: bool = True) -> dict[str, Any]:
+        """The state, for a file, perhaps as if the memory were empty; unless learning has
+        diverged."""
         with self._turns.look():
             self.check_finite()
-            return self.state_dict()
+            state = self.state_dict()
+            if not memory and self.steps:
+                state["parts"] |= {name: one.blank_state() for name, one in self.stores.items()}
+            return state
+
+    def scorer_state(self) -> dict[str, Any] | None:
+        """What scores are made with besides the network, for a file that leaves out the memory;
+        None if there is no memory to leave out."""
+        if not self.steps or not self.stores:
+            return None
+        with self._turns.look():
+            return _own_tensors(self._made_scorer(), self.evaluator)
+
+    def only_predict(self, state: dict[str, Any]) -> None:
+        """The memory is not there: scores are made with this `scorer_state`, and nothing is
+        learned from here on."""
+        made = self._made_scorer()  # of an empty memory: what it holds is all to come
+        own = _own_tensors(made, self.evaluator)
+        expect_alike(state, own, "scorer")
+        for name, value in own.items():
+            value.copy_(state[name])
+        self.only_predicts = True
 
     def check_finite(self) -> None:
         """Raises a TrainingError if learning has diverged. It is asked at every look (scores, a
@@ -350,6 +415,11 @@ class Learner(Steps, Training, ABC):
     def _changing(self) -> Iterator[None]:
         """One at a time, with gradients whether or not the caller has switched them off. What is
         made in inference mode can never be trained."""
+        if self.only_predicts:
+            raise InputError(
+                "this learner was saved without its memory: it predicts, and cannot learn on; a "
+                "file of save(path) with the memory can"
+            )
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
         with self._turns.change(), torch.enable_grad(), devices.current(self.device):
@@ -472,23 +542,35 @@ class Learner(Steps, Training, ABC):
         """What predicts now; a scorer is made once for each state of the learner."""
         if not self.steps:
             raise NotFittedError(f"this {type(self).__name__} has learned nothing yet: call learn")
-        trainer, now = self.trainer, (self.steps, self.task, self.task_ended)
-        if self._scorer is None or self._scorer[0] != now:
-            # what is made here may have to be trained
-            with torch.inference_mode(False), devices.current(self.device):
-                self.check_finite()
-                made = self.scorer()
-                if made is not trainer.evaluator:
-                    self._expect_finite(made)
-            self._scorer = now, made
+        trainer = self.trainer
         return Predictor(
             classes=tuple(self.classes),
             shape=trainer.shape,
             dtype=trainer.dtype,
             where=trainer.where,
             normalise=trainer.views.normalise,
-            scorer=self._scorer[1],
+            scorer=self._made_scorer(),
         )
+
+    def _made_scorer(self) -> nn.Module:
+        now = (self.steps, self.task, self.task_ended)
+        if self._scorer is None or self._scorer[0] != now:
+            # what is made here may have to be trained
+            with torch.inference_mode(False), devices.current(self.device):
+                self.check_finite()
+                made = self.scorer()
+                if made is not self.evaluator:
+                    self._expect_finite(made)
+            self._scorer = now, made
+        return self._scorer[1]
+
+
+def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
+    """Those of a scorer that are not the network's, by name."""
+    if scorer is network:
+        return {}
+    shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
+    return {name: one for name, one in scorer.state_dict().items() if not name.startswith(shared)}
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from onepass.errors import CheckpointError
 from onepass.trainer import Trainer
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
-DIMENSIONS = {"uint8": 3, "float32": 1}  # of images, of vectors
+DIMENSIONS = {"uint8": (3,), "float32": (1, 3)}  # 3 of images, 1 of vectors
 MOST_STEPS = 2**62
 LARGEST_SAMPLE = 2**28  # values
 NEW = ("steps", "book")  # what a state has at any time
@@ -49,7 +49,7 @@ def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
     for side in shape:
         expect_kind(side, int, "shape")
         expect_number(side, 1, LARGEST_SAMPLE, "shape")
-    if len(shape) != DIMENSIONS[dtype] or math.prod(shape) > LARGEST_SAMPLE:
+    if len(shape) not in DIMENSIONS[dtype] or math.prod(shape) > LARGEST_SAMPLE:
         raise CheckpointError(f"shape is {shape} for {dtype} samples")
     expect_kind(parts, dict, "parts")
     for name, part in parts.items():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from onepass import inputs
+from onepass.batches import Test, pairs, walkable
 from onepass.errors import InputError
 from onepass.learner import Learner
 from onepass.metrics import percent
@@ -40,7 +43,8 @@ BEGINNING = Tick(step=0, task=0, seconds=0.0)
 class Point(Tick):
     """A tick at which the learner was scored on the test images of the classes seen so far.
 
-    `correct` and `total` are per class of the dataset; a class not yet seen has a total of 0.
+    `correct` and `total` are per class of the dataset, where a class not yet seen has a total of 0;
+    of batches of the user's own, whose classes nobody knows ahead, per class of `learner.classes`.
     `boundary` says whether a task has just ended.
     """
 
@@ -67,8 +71,8 @@ class Point(Tick):
 
     @property
     def accuracy(self) -> float:
-        """Percent of the test images of the classes seen so far."""
-        return percent(sum(self.correct), sum(self.total))
+        """Percent of the test images of the classes seen so far; NaN if there are none."""
+        return percent(sum(self.correct), sum(self.total)) if any(self.total) else math.nan
 
     @property
     def prequential(self) -> float | None:
@@ -106,6 +110,40 @@ class TestSet:
         predicted = learner.predict(torch.cat([self.samples[label] for label in tested]))
         hit = truth[torch.as_tensor(predicted).cpu() == truth]
         return _count(hit, len(self.samples)), _count(truth, len(self.samples))
+
+
+class TestBatches:
+    """Test samples as the user has them, walked once for each score."""
+
+    __test__ = False
+
+    def __init__(self, test: Test) -> None:
+        self.batches = walkable(test)
+
+    def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Correct predictions and test samples, per class of `learner.classes`."""
+        classes = len(learner.classes)
+        correct, total = torch.zeros(2, classes, dtype=torch.int64)
+        for x, y in pairs(self.batches):
+            samples = inputs.as_samples(x)
+            truth = rows_of(learner, y, len(samples))
+            known = truth >= 0
+            if bool(known.any()):
+                truth = truth[known]
+                hit = predicted_rows(learner, samples[known]) == truth
+                total += torch.bincount(truth, minlength=classes)
+                correct += torch.bincount(truth[hit], minlength=classes)
+        return tuple(correct.tolist()), tuple(total.tolist())
+
+
+def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
+    """The place of each label in `learner.classes`; -1 of one that it has not seen."""
+    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
+    return torch.tensor([row_of.get(label, -1) for label in labels])
+
+
+def predicted_rows(learner: Learner, samples: Tensor) -> Tensor:
+    return learner.scores(samples).argmax(dim=1).cpu()
 
 
 def _count(labels: Tensor, classes: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
@@ -223,7 +224,7 @@ def _fits(value: object, annotation: Any) -> bool:
         return number and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, annotation)
+    return callable(value) if origin is Callable else isinstance(value, annotation)
 
 
 def _holds(value: Any, arguments: tuple[Any, ...]) -> bool:
@@ -242,6 +243,8 @@ def _say(annotation: Any) -> str:
         return " or ".join(_say(one) for one in arguments)
     if origin is tuple:
         return f"a tuple, each {_say(arguments[0])}"
+    if origin is Callable:
+        return "a function"
     plain = {
         int: "a whole number",
         float: "a number",

@@ -31,7 +31,7 @@ class Supplies:
         return job.on(self._whole(job))
 
     def _whole(self, job: Job) -> Dataset:
-        own = (job.image_size, job.test_fraction, job.mirror_is_same_class)
+        own = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
         which = (job.dataset_identity, job.data_root, *own)
         if which not in self._datasets:
             self._datasets[which] = job.load_dataset()

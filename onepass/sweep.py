@@ -45,7 +45,7 @@ TABLES = ("import", "defaults", "dataset", "method", "grid")
 FIELDS = (
     *("dataset", "image_size", "test_fraction", "normalise", "memory", "seed", "stream", "tasks"),
     *("batch", "class_order", "preset", "validation", "every", "prequential", "threads"),
-    "deterministic",
+    *("deterministic", "label", "test"),
 )
 HINTS = get_type_hints(Job)
 OPTIONS: dict[str, Any] = {
@@ -257,6 +257,8 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     options = {name: chosen[key] for name in FIELDS if (key := name.replace("_", "-")) in chosen}
     if is_path(options["dataset"]) and not Path(options["dataset"]).is_absolute():
         options["dataset"] = f"{path.parent}/{options['dataset']}"
+    if "test" in options and not Path(options["test"]).is_absolute():
+        options["test"] = f"{path.parent}/{options['test']}"
     if chosen.get("mirror-is-another-class"):
         options["mirror_is_same_class"] = False
     return Job(method=chosen["methods"], settings=settings, probes=watched, **options, **here)

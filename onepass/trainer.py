@@ -34,7 +34,7 @@ from onepass.nets.fast import parallel
 from onepass.parts import Part, Step
 from onepass.seeds import generator
 from onepass.settings import Configured
-from onepass.views import Augment, Views
+from onepass.views import Augment, Views, can_be_captured
 
 FIRST_CAPACITY = 16
 Generators = dict[str, torch.Generator]
@@ -139,6 +139,7 @@ class Trainer:
             rows=self.model.head.trainable,
         )
         generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
+        capturable = capturable and can_be_captured(settings.augment)
         self._engine = engine.make(settings.engine, capturable, self.where, generators)
         self.trainable = _trainable(self.model)
         self._twin = evaluating(self.model)

@@ -22,7 +22,9 @@ from onepass.augment import (
 )
 from onepass.errors import InputError
 
-Augment = Literal["crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"]
+Named = Literal["crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"]
+Own = Callable[[Tensor, torch.Generator], Tensor]
+Augment = Named | Own
 AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
 
 
@@ -50,7 +52,7 @@ class Views:
             shape = tuple(preprocess(torch.zeros(1, *shape, device=device)).shape[1:])
             mean = std = None
         images = len(shape) == 3
-        self.augment = augment if images else "none"
+        self.augment = augment if images or callable(augment) else "none"
         if self.augment == "contrastive" and preprocess is not None:
             raise InputError(
                 "augment 'contrastive' changes the colours of pixels, and this net's preprocessing "
@@ -90,6 +92,8 @@ class Views:
 
     def augmented(self, inputs: Tensor) -> Tensor:
         """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
+        if callable(self.augment):
+            return self._by_function(self.augment, inputs)
         if self.centres is None or self.draw_crops is None:
             return inputs
         drawn = self.rng, self.centres, self.draw_crops
@@ -98,6 +102,18 @@ class Views:
         if self.augment == "crop-grey-flip":
             return crop_grey_flip(inputs, *drawn)
         return crop_grey(inputs, *drawn)
+
+    def _by_function(self, function: Own, inputs: Tensor) -> Tensor:
+        """The user's own function is given samples as they were before mean and std (or as the
+        network's own preprocessing left them), and copies: it may work in place."""
+        given = self.pixels(inputs)
+        given = given.clone() if given is inputs else given
+        shape, dtype = given.shape, given.dtype
+        made = function(given, self.rng)
+        if not isinstance(made, Tensor) or (made.shape, made.dtype) != (shape, dtype):
+            what = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else type(made)
+            raise InputError(f"augment must give {dtype} {tuple(shape)} again, but it gave {what}")
+        return made if self.preprocess is not None else self.normalise(made)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Each sample augmented, and its mirror image by draws of its own."""
@@ -112,8 +128,25 @@ class Views:
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 
 
+def expect_colours(augment: Augment, samples: Tensor) -> None:
+    """Refuses float images that are not pixels in [0, 1] where colours will be changed."""
+    if augment != "contrastive" or samples.dtype == torch.uint8 or samples.ndim != 4:
+        return
+    low, high = (float(end) for end in samples.aminmax())
+    if low < 0 or high > 1:
+        raise InputError(
+            "augment 'contrastive' changes the colours of pixels between 0 and 1, and x has values "
+            f"from {low:.4g} to {high:.4g}: give pixels, with mean and std, or choose 'crop-grey'"
+        )
+
+
+def can_be_captured(augment: Augment) -> bool:
+    """Whether a graph may hold it: of a function, only if that says so."""
+    return isinstance(augment, str) or bool(getattr(augment, "capturable", False))
+
+
 def _windows(augment: Augment, shape: tuple[int, ...], device: torch.device) -> DrawCrops | None:
-    if augment == "none":
+    if augment == "none" or not isinstance(augment, str):
         return None
     if augment == "crop-grey-reflected":
         return Reflected(AREA)

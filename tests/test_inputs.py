@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from torch import nn
 
 import onepass
@@ -66,7 +67,7 @@ def test_arrays_that_cannot_be_written_are_read():
 @pytest.mark.parametrize(
     "x",
     [
-        IMAGES.astype(np.float32),
+        IMAGES[:, 0].astype(np.float32),
         IMAGES.astype(np.int64),
         IMAGES.astype(np.int8),
         IMAGES[0, 0],
@@ -80,7 +81,7 @@ def test_arrays_that_cannot_be_written_are_read():
     ids=lambda x: f"{np.asarray(x).dtype} {np.shape(x)}",
 )
 def test_samples_of_another_dtype_or_shape_are_told_what_was_expected(x):
-    with pytest.raises(InputError, match=r"^x: expected uint8 images .* got ") as caught:
+    with pytest.raises(InputError, match=r"^x: expected images .* got ") as caught:
         as_samples(x)
     assert str(np.shape(x)) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -131,6 +132,25 @@ def test_a_tensor_that_does_not_hold_its_numbers_is_refused(make):
         as_samples(make(x))
     with pytest.raises(InputError, match="y must be a plain tensor"):
         as_labels(make(x[:, 1]), 2)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (
+            np.array([[1, "a"], [2, None]], dtype=object),
+            "it holds objects, not numbers: np.asarray",
+        ),
+        (sparse.csr_array(VECTORS), r"x is a sparse matrix: give x\.toarray\(\)"),
+        ([[1.0, 2.0], [3.0]], "x cannot be read as an array"),
+        ([[1, "a"]], "it holds text, not numbers"),
+    ],
+    ids=["objects", "sparse", "ragged", "text"],
+)
+def test_what_is_no_array_of_numbers_is_told_what_to_do(x, said):
+    with pytest.raises(InputError, match=said) as caught:
+        as_samples(x)
+    assert "\n" not in str(caught.value)
 
 
 # ---- labels

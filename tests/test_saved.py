@@ -93,7 +93,7 @@ def put(path, value):
         ("state/parts/store/size", torch.tensor(13), "size is 13, not between 0 and 12"),
         ("state/parts/store/size", torch.tensor(2), r"parts\.store\.x is uint8 \(6, 3, 6, 6\)"),
         ("state/parts/store/offered", torch.tensor(-1), "offered is -1"),
-        ("state/parts/store/offered", torch.tensor(99), "size is 6, not between 12 and 12"),
+        ("state/parts/store/offered", torch.tensor(3), "size is 6, not between 0 and 3"),
         ("state/new", lambda old: ~old, "new has a row"),
         ("state/steps", -1, "steps is -1"),
         ("state/steps", 2.0, "steps is float"),

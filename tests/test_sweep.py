@@ -141,6 +141,9 @@ def test_paths_of_data_are_seen_from_the_file(tmp_path: Path) -> None:
     assert (job.memory, job.mirror_is_same_class) == (7, False)
     (job,) = jobs(tmp_path, text.replace("data/mine", "/elsewhere/mine"))
     assert Path(job.dataset) == Path("/elsewhere/mine.npz")
+    text = '[defaults]\nmethods = "er"\ndataset = "data/a.csv"\ntest = "b.csv"\nlabel = "kind"\n'
+    (job,) = jobs(tmp_path, text)
+    assert (Path(str(job.test)), job.label) == (tmp_path / "b.csv", "kind")
 
 
 @pytest.mark.parametrize(

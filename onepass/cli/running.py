@@ -44,6 +44,7 @@ Examples:
   onepass run gsa --settings best.toml
   onepass run er gsa --dataset cifar100 --memory 1000 --stream long-tail:rho=100
   onepass run gsa --dataset photos/ --image-size 64 --test-fraction 0.2
+  onepass run er --dataset flowers.csv --label species --test-fraction 0.2
   onepass run er gsa --dataset cifar100 --memory 1000 --seeds 5 --precision bf16 --jobs auto
   onepass run er --probe balance
   onepass run lwf --import lwf
@@ -62,7 +63,7 @@ def run(
     dataset: Annotated[
         str,
         typer.Option(
-            help="A name (see: onepass list datasets), a folder or a .npz.",
+            help="A name (see: onepass list datasets), a folder, .npz, .csv or .parquet.",
             autocompletion=shared.datasets,
         ),
     ] = Job.dataset,
@@ -73,6 +74,12 @@ def run(
     test_fraction: Annotated[
         float | None, typer.Option(help="The part of your own files to test on, if not split.")
     ] = Job.test_fraction,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The labels of your own .csv or .parquet.")
+    ] = Job.label,
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A .csv or .parquet of its own to test on.")
+    ] = Job.test,
     mirror_is_another_class: Annotated[
         bool,
         typer.Option(
@@ -175,6 +182,8 @@ def run(
             image_size=image_size,
             test_fraction=test_fraction,
             mirror_is_same_class=False if mirror_is_another_class else None,
+            label=label,
+            test=test,
             normalise=one_of("--normalise", normalise, get_args(Normalise)),
             preset=preset,
             settings=choices,

@@ -226,6 +226,8 @@ def figure(
     data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
+    label: Annotated[str | None, typer.Option(help="stream: as for run.")] = None,
+    test: Annotated[Path | None, typer.Option(help="stream: as for run.")] = None,
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
     imports: Imports = None,
 ) -> None:
@@ -236,7 +238,14 @@ def figure(
         one_of("--kind", kind, figures.KINDS)
         figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
     else:
-        data = load(dataset, root=data_root, image_size=image_size, test_fraction=test_fraction)
+        data = load(
+            dataset,
+            root=data_root,
+            image_size=image_size,
+            test_fraction=test_fraction,
+            label=label,
+            test=test,
+        )
         table = filled(parse(_only(drawn)), {"tasks": usual_tasks(data.name, data.classes)})
         figures.stream(make(data, table, seed=seed), output)
     say(str(output))

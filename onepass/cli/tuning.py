@@ -24,7 +24,7 @@ from onepass.words import plain, shortened
 # Options of `onepass run` that a space's file may give, by their names there.
 FIXED = (
     *("dataset", "image_size", "test_fraction", "normalise", "memory", "stream", "tasks", "batch"),
-    *("class_order", "preset", "validation", "every", "threads", "deterministic"),
+    *("class_order", "preset", "validation", "every", "threads", "deterministic", "label", "test"),
 )
 OPTIONS: dict[str, Any] = {
     "set": dict,

@@ -26,8 +26,9 @@ KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and per
 def read(
     path: Path, test_fraction: float | None = None, *, mirror_is_same_class: bool = True
 ) -> Dataset:
-    """Images as uint8 (n, h, w), (n, c, h, w) or (n, h, w, c), vectors as floats (n, d); labels are
-    text or whole numbers, and the different ones are the classes, in their order."""
+    """Images as uint8 (n, h, w), as uint8 or floats (n, c, h, w) or (n, h, w, c), vectors as floats
+    (n, d); labels are text or whole numbers, and the different ones are the classes, in their
+    order."""
     arrays = _arrays(path)
     if "train_x" in arrays and test_fraction is not None:
         raise InputError(f"{path} has a test part: a test fraction is not needed")
@@ -35,7 +36,7 @@ def read(
         x, labels = _samples(path, arrays, "x"), _labels(path, arrays, "y")
         known = in_order(labels)
         y = numbered(labels, known)
-        held = _held(y, test_fraction)
+        held = held_out(y, test_fraction)
         splits = [(x[~held], y[~held]), (x[held], y[held])]
     elif "train_x" in arrays:
         parts = [
@@ -116,7 +117,8 @@ def _labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]:
         raise DataError(f"{path}, {name}: {str(problem).removeprefix('y: ')}") from None
 
 
-def _held(y: Tensor, fraction: float) -> Tensor:
+def held_out(y: Tensor, fraction: float) -> Tensor:
+    """Which samples are held out: this part of each class."""
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
     held = torch.zeros(len(y), dtype=torch.bool)

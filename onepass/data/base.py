@@ -19,9 +19,9 @@ from onepass.words import as_html, quoted, shortened
 class Dataset:
     """Training and test samples with labels 0 … C-1.
 
-    Images are uint8 of shape (n, channels, height, width); feature vectors are float32 of
-    shape (n, features). `mean` and `std` are per channel, in units of the network's input
-    (images: pixel / 255), and are computed from the training images where not given.
+    Images are uint8 or float32 of shape (n, channels, height, width); feature vectors are float32
+    of shape (n, features). `mean` and `std` are per channel, in units of the network's input
+    (uint8 images: pixel / 255), and are computed from the training images where not given.
     `mirror_is_same_class`: whether the mirror image of an image is one of the same class; of a
     photo it is, of a digit it is not.
     """
@@ -56,13 +56,16 @@ class Dataset:
 
     def _check(self, part: str, x: Tensor, y: Tensor) -> None:
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            raise InputError(f"dataset {self.name!r}: {part} samples and labels must be tensors")
-        images = x.dtype == torch.uint8 and x.ndim == 4
+            raise InputError(
+                f"dataset {self.name!r}: {part} samples and labels must be tensors, which "
+                "torch.as_tensor makes of arrays of numbers"
+            )
+        images = x.dtype in (torch.uint8, torch.float32) and x.ndim == 4
         vectors = x.dtype == torch.float32 and x.ndim == 2
         if not (images or vectors):
             raise InputError(
-                f"dataset {self.name!r}: {part} samples must be uint8 (n, channels, height, width) "
-                f"or float32 (n, features), not {x.dtype} {tuple(x.shape)}"
+                f"dataset {self.name!r}: {part} samples must be uint8 or float32 (n, channels, "
+                f"height, width), or float32 (n, features), not {x.dtype} {tuple(x.shape)}"
             )
         if y.dtype != torch.int64 or y.shape != x.shape[:1] or not len(y):
             raise InputError(
@@ -74,7 +77,7 @@ class Dataset:
                 f"dataset {self.name!r}: {part} labels run from {int(y.min())} to {int(y.max())}, "
                 f"but there are {len(self.class_names)} class names"
             )
-        if vectors and not bool(torch.isfinite(x).all()):
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"dataset {self.name!r}: {part} samples hold NaN or infinity")
 
     def __repr__(self) -> str:
@@ -106,7 +109,7 @@ class Dataset:
 
     @property
     def is_images(self) -> bool:
-        return self.train_x.dtype == torch.uint8
+        return self.train_x.ndim == 4
 
     @property
     def classes(self) -> int:
@@ -147,22 +150,22 @@ class Dataset:
 
 def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """What samples are normalised by: mean and standard deviation per channel of images, in units
-    of pixel / 255, or per feature of vectors.
+    of pixel / 255 (float images: of their values), or per feature of vectors.
 
     >>> statistics(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))  # the second feature is constant
     ((2.0, 5.0), (1.0, 1.0))
     """
-    images = samples.dtype == torch.uint8
-    mean, std = channel_statistics(samples) if images else feature_statistics(samples)
+    exact = channel_statistics if samples.dtype == torch.uint8 else float_statistics
+    mean, std = exact(samples)
     return mean, tuple(value or 1.0 for value in std)
 
 
-def feature_statistics(vectors: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per feature."""
-    exact = vectors.double()
-    mean = exact.mean(dim=0)
-    std = (exact - mean).square().mean(dim=0).sqrt()
-    return tuple(mean.tolist()), tuple(std.tolist())
+def float_statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per feature of vectors, or per channel of images."""
+    exact, others = samples.double(), [0, *range(2, samples.ndim)]
+    mean = exact.mean(dim=others, keepdim=True)
+    std = (exact - mean).square().mean(dim=others).sqrt()
+    return tuple(mean.flatten().tolist()), tuple(std.tolist())
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from onepass.data import arrays as array_files
-from onepass.data import cache, folders, hub
+from onepass.data import cache, folders, hub, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
@@ -35,6 +35,8 @@ def load(
     image_size: int | None = None,
     test_fraction: float | None = None,
     mirror_is_same_class: bool | None = None,
+    label: str | None = None,
+    test: str | Path | None = None,
     **options: Any,
 ) -> Dataset:
     """The dataset of that name, or the images or arrays at that path.
@@ -44,14 +46,19 @@ def load(
     name
         `digits` and `synthetic` need no files; `mnist`, `cifar10`, `cifar100`, `tiny-imagenet` are
         found below `root` (or `ONEPASS_DATA`, or the folder data). Anything with a slash, or that
-        ends in .npz, is a path: a folder `train/<class>/*` and `test/<class>/*`, one folder of
-        classes with a `test_fraction`, or a .npz of images or vectors. Images are PNG, JPEG, WebP,
-        BMP, GIF or TIFF files (or PPM, if they are called so) of at most 89 million pixels, turned
-        upright if their EXIF data say how the camera was held.
+        ends in .npz, .csv or .parquet, is a path: a folder `train/<class>/*` and `test/<class>/*`,
+        one folder of classes with a `test_fraction`, a .npz of images or vectors, or a table with a
+        column `label` and a `test` file or fraction. Images are PNG, JPEG, WebP, BMP, GIF or TIFF
+        files (or PPM, if they are called so) of at most 89 million pixels, turned upright if their
+        EXIF data say how the camera was held.
     image_size
         To which your own images are scaled; they must be of one size without it.
     mirror_is_same_class
         False for your own images if a mirror image is not of the same class, as of letters.
+    label
+        Which column of a .csv or .parquet holds the labels; all others are features.
+    test
+        Another .csv or .parquet of the same columns, to test on.
 
     >>> load("digits").train_x.shape
     torch.Size([1442, 1, 8, 8])
@@ -66,18 +73,29 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
         "image_size": image_size,
         "test_fraction": test_fraction,
         "mirror_is_same_class": mirror_is_same_class,
+        "label": label,
+        "test": test,
     }
     check("image_size", image_size, int | None)
     check("test_fraction", test_fraction, float | None)
     check("mirror_is_same_class", mirror_is_same_class, bool | None)
+    check("label", label, str | None)
+    check("test", test, str | Path | None)
     if image_size is not None and not 1 <= image_size <= LARGEST_SIZE:
         raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
     if is_path(name):
         _refuse(name, options)
         same_class = mirror_is_same_class is not False
         with reading(name):
+            if Path(name).suffix.lower() in tabular.SUFFIXES:
+                return _tabular(Path(name), own)
+            for key in ("label", "test"):
+                if own[key] is not None:
+                    raise InputError(f"{key} is for a .csv or .parquet file, not for {name!r}")
             return _own(Path(name), image_size, test_fraction, same_class)
     known = is_known(name)
+    if not known and Path(name).is_file():
+        raise _of_no_kind(Path(name))
     if not known and Path(name).exists():
         raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     for key, value in own.items():
@@ -131,10 +149,11 @@ def _facts(name: str) -> Entry | DatasetInfo | None:
 def is_path(name: str) -> bool:
     r"""Whether it names files, with the slashes of whatever system.
 
-    >>> is_path("photos/"), is_path(r"C:\photos"), is_path("digits")
-    (True, True, False)
+    >>> is_path("photos/"), is_path(r"C:\photos"), is_path("a.csv"), is_path("digits")
+    (True, True, True, False)
     """
-    return bool({"/", "\\"} & set(name)) or name.endswith(".npz") or name in (".", "..")
+    files = name.lower().endswith((".npz", *tabular.SUFFIXES))
+    return bool({"/", "\\"} & set(name)) or files or name in (".", "..")
 
 
 def _refuse(
@@ -193,13 +212,32 @@ def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
     return Undecoded(names, train, test)
 
 
+def _tabular(path: Path, asked: dict[str, Any]) -> Dataset:
+    for key in ("image_size", "mirror_is_same_class"):
+        if asked[key] is not None:
+            raise InputError(f"{key} is for images, not for {str(path)!r}")
+    test = None if asked["test"] is None else Path(asked["test"])
+    if test is not None and test.suffix.lower() not in tabular.SUFFIXES:
+        raise InputError(f"test must be a .csv or .parquet file, not {str(test)!r}")
+    return tabular.read(path, asked["label"], test=test, test_fraction=asked["test_fraction"])
+
+
+def _of_no_kind(path: Path) -> DataError:
+    return DataError(
+        f"{path} is a file of no kind that is read here: .npz, .csv and .parquet are, and folders "
+        "of images"
+    )
+
+
 def _own(
     path: Path, image_size: int | None, test_fraction: float | None, same_class: bool
 ) -> Dataset:
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         if image_size is not None:
             raise InputError("image_size is for folders of images, not for a .npz")
         return array_files.read(path, test_fraction, mirror_is_same_class=same_class)
+    if path.is_file():
+        raise _of_no_kind(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     name = path.resolve().name

@@ -21,11 +21,11 @@ class Run:
     """What is about to be run.
 
     `since` is the tick after which it goes on; its step is 0 unless a broken run is resumed. A
-    plain `evaluate` has no job and no folder.
+    plain `evaluate` has no job and no folder, and batches of the user's own are no stream.
     """
 
     learner: Learner
-    stream: Stream
+    stream: Stream | None
     since: Tick = BEGINNING
     job: Job | None = None
     folder: Path | None = None

@@ -39,7 +39,7 @@ class Forwarder(Listener):
         self.accuracy: float | None = None
 
     def started(self, run: Run) -> None:
-        self.step, self.steps = run.since.step, len(run.stream)
+        self.step, self.steps = run.since.step, len(run.stream or ())
         self.task, self.accuracy = run.since.task, None
         self._send()
 

@@ -54,6 +54,7 @@ class Recorder(Listener):
         return [point_of(line) for line in self.lines[EVENTS]]
 
     def started(self, run: Run) -> None:
+        assert run.stream is not None  # a job has one
         self.steps, self.class_names = len(run.stream), list(run.stream.dataset.class_names)
         self.folder.remove_partials()
         for key, lines in self.lines.items():

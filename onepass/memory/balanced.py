@@ -48,6 +48,15 @@ class Balanced(Store):
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)
         self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
 
+    def forget(self, chosen: Tensor) -> None:
+        """A class of which nothing is left is unknown again: its share goes to the others."""
+        super().forget(chosen)
+        counts = torch.bincount(self.y[: int(self.size)], minlength=len(self.held))
+        self.held.copy_(counts.masked_fill(counts == 0, UNKNOWN))
+
+    def blank_state(self) -> dict[str, Any]:
+        return {**super().blank_state(), "held": torch.full_like(self.held, UNKNOWN)}
+
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self.held = F.pad(self.held, (0, rows - len(self.held)), value=UNKNOWN)

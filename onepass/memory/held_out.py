@@ -19,8 +19,8 @@ class Sifted(Reservoir):
         """`part` (b) says which samples are offered, all if it does not; the others might as well
         not be there."""
         part = fields.pop("part", _all_of(y))
-        k = self.offered + part.cumsum(0)  # the number in the stream of those that are offered (b)
-        self.write(self._slots(k, part), x, y, **fields)
+        number = part.cumsum(0)  # in the batch, of those that are offered           (b)
+        self.write(self._slots(number, part), x, y, **fields)
         self._have_offered(part.sum())
 
 

@@ -15,7 +15,11 @@ MOST_OFFERED = 2**62  # below what a whole number can count to
 
 
 class Reservoir(Store):
-    """Every sample offered so far is held with the same probability, capacity / offered."""
+    """Every sample offered so far is held with the same probability, capacity / offered.
+
+    If samples are forgotten, those that stay stand for their share of what was offered; whoever
+    comes next fills the free slots, and from there on all goes on by lot.
+    """
 
     tensors: ClassVar[tuple[str, ...]] = ("size", "offered")
 
@@ -30,15 +34,17 @@ class Reservoir(Store):
         if at_hand(self.offered):
             self._add_one_by_one(x, y, **fields)
         else:
-            # each sample's number in the stream, from 1                          (b)
-            k = self.offered + torch.arange(1, len(y) + 1, device=y.device)
-            self.write(self._slots(k), x, y, **fields)
+            number = torch.arange(1, len(y) + 1, device=y.device)
+            self.write(self._slots(number), x, y, **fields)
         self._have_offered(len(y))
 
     def _add_one_by_one(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """The same where numbers can be looked at: most samples of a long stream are not let in."""
-        uniform = enumerate(self._uniform(len(y)).tolist(), int(self.offered) + 1)
-        places = (k - 1 if k <= self.capacity else int(one * k) for k, one in uniform)
+        offered, size = int(self.offered), int(self.size)
+        places = (
+            size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
+            for i, uniform in enumerate(self._uniform(len(y)).tolist())
+        )
         last = {place: i for i, place in enumerate(places) if place < self.capacity}
         for place, i in last.items():
             self.x[place], self.y[place] = x[i], y[i]
@@ -49,10 +55,13 @@ class Reservoir(Store):
         device = self.rng.device
         return torch.rand(count, generator=self.rng, device=device, dtype=finest(device))
 
-    def _slots(self, k: Tensor, part: Tensor | None = None) -> Tensor:
-        """Where the samples with these numbers go; who is not let in, or takes no part, is written
-        to the scratch row, so that shapes stay."""
-        place = torch.where(k <= self.capacity, k - 1, (self._uniform(len(k)) * k).long())
+    def _slots(self, number: Tensor, part: Tensor | None = None) -> Tensor:
+        """Where the samples with these numbers in the batch, from 1, go; who is not let in, or
+        takes no part, is written to the scratch row, so that shapes stay."""
+        k = self.offered + number  # in the stream                                (b)
+        free = self.size + number  # k, unless some were forgotten                (b)
+        by_lot = (self._uniform(len(k)) * k).long()
+        place = torch.where(free <= self.capacity, free - 1, by_lot)
         if part is not None:
             place = place.masked_fill(~part, self.capacity)
         # a later sample of this batch goes to the same place                     (b)
@@ -61,10 +70,16 @@ class Reservoir(Store):
 
     def _have_offered(self, more: Tensor | int) -> None:
         self.offered += more
-        torch.clamp(self.offered, max=self.capacity, out=self.size)
+        self.size += more
+        self.size.clamp_(max=self.capacity)
+
+    def forget(self, chosen: Tensor) -> None:
+        held = len(chosen)
+        super().forget(chosen)
+        if held:
+            self.offered.fill_(int(self.offered) * int(self.size) // held)
 
     def expect(self, saved: dict[str, Any], classes: int, name: str) -> None:
         super().expect(saved, classes, name)
         offered = expect_number(saved["offered"], 0, MOST_OFFERED, f"{name}.offered")
-        size = min(offered, self.capacity)
-        expect_number(saved["size"], size, size, f"{name}.size")
+        expect_number(saved["size"], 0, min(offered, self.capacity), f"{name}.size")

@@ -170,6 +170,23 @@ class Store(Part, ABC):
         slots, genuine = self.slots(count, None if among is None else [among])
         return self.at(slots.view(-1), genuine.view(-1), fallback)
 
+    def forget(self, chosen: Tensor) -> None:
+        """Removes the chosen of the samples that are held, a mask over their slots. Those that stay
+        move to the front, so that what comes next fills the slots that are free; nothing is left of
+        the others, nor of what lies behind."""
+        stays = torch.nonzero(~chosen).flatten()
+        for column in self._columns.values():
+            staying = column.index_select(0, stays)
+            column.zero_()
+            column[: len(stays)] = staying  # in place, where a captured step reads it
+        self.size.fill_(len(stays))
+
+    def blank_state(self) -> dict[str, Any]:
+        """What `state_dict` gives of a memory that has never held anything."""
+        kept = {name: one[: self.saved_slots(0)] for name, one in self._columns.items()}
+        state = {**super().state_dict(), **kept}
+        return {name: torch.zeros_like(one) for name, one in state.items()}
+
     def saved_slots(self, size: int) -> int:
         """How many slots are saved of a memory that holds so many samples."""
         return size

@@ -130,6 +130,8 @@ class Fit:
     def run(self) -> Images:
         """All passes over the memory, and what they cost."""
         held, batch = int(self.learner.store.size), self.learner.fit_batch
+        if not held:  # all of it was forgotten
+            return Images(trained=0)
         # places of one pass, up to a multiple of the batch; those past `held` have weight 0
         place = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
         weights = torch.split((place < held).float(), batch)

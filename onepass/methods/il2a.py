@@ -117,6 +117,15 @@ def semantic_logits(
     return mu @ weight.T + bias + SPREAD / 2 * variance, count.squeeze(1) > 0
 
 
+class Featured(Reservoir):
+    """A reservoir with the features that its samples had when they were last looked at."""
+
+    def forget(self, chosen: Tensor) -> None:
+        """Features that are not known may be those of a sample that was replaced."""
+        super().forget(chosen)
+        self.fields["features"].mul_(self.fields["known"].unsqueeze(1))
+
+
 @method(
     "il2a",
     paper="Zhu et al., Class-Incremental Learning via Dual Augmentation",
@@ -188,7 +197,7 @@ class IL2A(Replay):
     ) -> Reservoir:
         features = self.model.head.weight.shape[1]
         fields = {"features": torch.zeros(features), "known": torch.zeros(())}
-        return Reservoir(self.memory, shape, dtype, rng, fields)
+        return Featured(self.memory, shape, dtype, rng, fields)
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         auxiliary = build(lambda: nn.Linear(features, self.pairs), rng)

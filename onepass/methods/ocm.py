@@ -114,8 +114,10 @@ def log_sums(views: Embedded, *, itself: bool = True) -> Tensor:
     i itself among them or not."""
     z, key = views.z.flatten(0, 2), views.key.flatten(0, 2)
     copies = len(key) // len(views.y)
+    # where nothing has weight (the memory was forgotten) all stay in, or the sum would be none
+    weight = views.weight + (views.weight.sum() == 0)
     # the logarithm of its weight, 0 or -inf, is added to a column by the product itself
-    similarity = torch.addmm(views.weight.log().repeat(copies), z, key.T)
+    similarity = torch.addmm(weight.log().repeat(copies), z, key.T)
     if not itself:
         own = torch.eye(len(z), dtype=torch.bool, device=z.device)
         similarity = similarity.masked_fill(own, -torch.inf)

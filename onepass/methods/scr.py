@@ -147,9 +147,9 @@ class SCR(Replay):
 
     def on_task_end(self) -> None:
         """The review: the memory in random order, each sample once."""
-        if not self.review:
-            return
         held = int(self.store.size)
+        if not self.review or not held:
+            return
         order = torch.randperm(held, generator=self.rngs["draws"], device=self.where)
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.where)

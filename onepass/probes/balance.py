@@ -45,7 +45,7 @@ class BalanceProbe(Listener):
     history: list[dict[Label, float]] = field(default_factory=list)
 
     def started(self, run: Run) -> None:
-        self.groups = [list(group) for group in run.stream.tasks]
+        self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:
             self.sums = _restored(self.sums.state_dict(), run.learner.where)
 

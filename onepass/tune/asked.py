@@ -13,7 +13,10 @@ from onepass.supplies import Supplies
 from onepass.tune.space import Space
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
-BESIDE = ("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint")
+BESIDE = (
+    *("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint"),
+    *("label", "test"),
+)
 
 
 @dataclass(frozen=True)

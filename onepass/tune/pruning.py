@@ -57,7 +57,7 @@ class Reporter(Listener):
         self.scores: list[float] = []
 
     def started(self, run: Run) -> None:
-        self.spared = SPARED * len(run.stream)
+        self.spared = SPARED * len(run.stream or ())
 
     def scored(self, point: Point) -> None:
         self.scores.append(point.accuracy)

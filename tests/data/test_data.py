@@ -210,7 +210,7 @@ def test_images_and_vectors_are_welcome(x):
 @pytest.mark.parametrize(
     "x",
     [
-        IMAGES.float(),
+        IMAGES.double(),
         IMAGES.long(),
         IMAGES[:, 0],
         VECTORS.double(),
@@ -218,7 +218,7 @@ def test_images_and_vectors_are_welcome(x):
         VECTORS.to(torch.uint8),
         VECTORS[:, 0],
     ],
-    ids=["float images", "long images", "no channels", "double", "half", "uint8 rows", "flat"],
+    ids=["double images", "long images", "no channels", "double", "half", "uint8 rows", "flat"],
 )
 def test_samples_of_another_dtype_or_shape_are_refused(x):
     with pytest.raises(InputError, match="'mine': train samples must be"):

@@ -178,7 +178,7 @@ BAD_ARRAYS = {
     "text for training, numbers for testing": {"train_y": np.array(list("01010101"))},
     "labels in bytes that are not UTF-8": {"train_y": np.array([b"caf\xe9", b"b"] * 4)},
     "an unknown test label": {"test_y": np.array([0, 1, 0, 5])},
-    "float images": {"train_x": np.zeros((8, 3, 4, 4)), "test_x": np.zeros((4, 3, 4, 4))},
+    "long images": {"train_x": np.ones((8, 3, 4, 4), int), "test_x": np.ones((4, 3, 4, 4), int)},
     "whole-number vectors": {"train_x": np.eye(8, dtype=int), "test_x": np.eye(8, dtype=int)[:4]},
     "no samples": {"test_x": np.zeros((0, 8)), "test_y": np.zeros(0, int)},
     "no samples to learn": {"train_x": np.zeros((0, 8)), "train_y": np.zeros(0, int)},

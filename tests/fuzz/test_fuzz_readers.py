@@ -18,8 +18,10 @@ from unittest.mock import patch
 
 import formats
 import numpy as np
+import pyarrow
 from forked import in_child
 from fuzzing import fuzz
+from pyarrow import csv, parquet
 from reading import example
 
 import onepass
@@ -27,6 +29,7 @@ from onepass import checkpoint
 from onepass.classify import classify
 from onepass.data import tiny_imagenet
 from onepass.errors import OnepassError
+from onepass.unlike import Doubt
 
 Files = dict[str, bytes]
 OPCODES = [value for value in vars(pickle).values() if isinstance(value, bytes)]
@@ -202,6 +205,23 @@ def arrays() -> Files:
 
 
 @cache
+def tables() -> Files:
+    columns = {"size": np.arange(8) / 4, "kind": ["ant", "bee"] * 4, "legs": [6] * 8}
+
+    def both(here: Path) -> None:
+        table = pyarrow.table(columns)
+        csv.write_csv(table, here / "mine.csv")
+        parquet.write_table(table, here / "mine.parquet")
+
+    return written(both)
+
+
+def one_table(here: Path, rng: random.Random) -> None:
+    path = here / rng.choice(("mine.csv", "mine.parquet"))
+    touched(onepass.load(path, label="kind", test_fraction=0.5))
+
+
+@cache
 def images() -> Files:
     """Classes and files of several formats."""
     source = np.random.default_rng(0)
@@ -247,7 +267,8 @@ def model() -> bytes:
 def predicted(here: Path, rng: random.Random) -> None:
     path = here / "model.pt"
     path.write_bytes(model())
-    assert len(list(classify(path, here / "mine", "cpu"))) == len(images())
+    told = classify(path, here / "mine", "cpu")
+    assert sum(not isinstance(one, Doubt) for one in told) == len(images())
 
 
 READERS = [
@@ -258,6 +279,7 @@ READERS = [
     (tiny, tiny_at(formats.TINY_FOLDER)),
     (tiny_packed, tiny_at(f"{formats.TINY_FOLDER}.zip")),
     (arrays, lambda here, rng: touched(onepass.load(here / "mine.npz"))),
+    (tables, one_table),
     (images, own_images),
     (images, decoded_before),
     (images, predicted),

@@ -146,9 +146,9 @@ def test_the_bytes_count_the_fields(kind, capacity):
 
 def test_fields_have_the_dtype_and_shape_of_their_examples():
     store = fill(made(Reservoir, 4), [2])
-    for name, example in FIELDS.items():
-        assert store.fields[name].dtype == example.dtype
-        assert store.fields[name].shape[1:] == example.shape
+    for name, one in FIELDS.items():
+        assert store.fields[name].dtype == one.dtype
+        assert store.fields[name].shape[1:] == one.shape
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])

@@ -407,3 +407,11 @@ def test_the_defaults_fit_as_the_paper_does_with_the_augmentation_of_all():
 
 def test_the_official_preset_is_that_of_its_source():
     assert official(GDumb) == {**FITTING, "cutmix": 0.5, "mirror": True}
+
+
+def test_of_a_memory_that_was_forgotten_nothing_is_trained():
+    few, many = (GDumb(memory=10, epochs=epochs, device="cpu") for epochs in (1, 8))
+    for learner in (few, many):
+        learner.learn([[0.5, 1.0], [2.0, 0.0]], [0, 1])
+        learner.forget(where=[True, True])
+    assert torch.equal(few.scores([[1.0, 1.0]]), many.scores([[1.0, 1.0]]))

@@ -184,6 +184,15 @@ def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
     assert bool(is_new.any()) and torch.equal(fields["known"][:8], (~is_new).float())
 
 
+def test_forgetting_leaves_no_features_of_samples_that_were_replaced():
+    learner = learned(il2a(memory=4), batches([[0, 1, 2, 1], BOUNDARY, [3, 4] * 8]))
+    store = learner.store
+    stale = store.fields["known"][:4] == 0
+    assert bool(store.fields["features"][:4][stale].any())
+    learner.forget(where=[False] * 4)
+    assert not bool(store.fields["features"][:4][stale].any())
+
+
 def test_the_semantic_term_is_the_mean_over_old_classes_that_have_features():
     learner = learned(il2a(temperature=0.5), batches([[0, 1, 2, 1], [0, 0, 1], BOUNDARY, [3, 3]]))
     store, head, held = learner.store, learner.model.head, int(learner.store.size)

@@ -1,0 +1,76 @@
+"""A million samples through `evaluate`, from a generator, and what the process takes meanwhile.
+
+    python benchmarks/million.py > benchmarks/million-cpu.jsonl
+
+Twenty classes of small vectors arrive one after another, a new one every twentieth of the stream;
+earlier ones come back now and then. Each line of output is a point: how many samples have been
+learned, the resident size, the accuracy on test samples of the classes seen so far, and that of
+predicting each batch before it was learned. The last line says by how much the resident size has
+grown since the first tenth of the stream. (Linux only: the size is read from /proc.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import onepass
+from onepass import registry
+from onepass.record import surroundings
+
+CLASSES, FEATURES = 20, 16
+RETURNING = 0.3  # of a batch are samples of classes that came before
+
+
+def batches(samples, size, rng, centres):
+    """Made when they are asked for, and kept by nobody."""
+    for first in range(0, samples, size):
+        newest = first * CLASSES // samples
+        y = np.where(rng.random(size) < RETURNING, rng.integers(0, newest + 1, size), newest)
+        yield centres[y] + rng.normal(size=(size, FEATURES)), y
+
+
+def resident():
+    """Megabytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--method", default="er")
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--points", type=int, default=50)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    centres = 2 * rng.normal(size=(CLASSES, FEATURES))
+    truth = np.repeat(np.arange(CLASSES), 100)
+    test = centres[truth] + rng.normal(size=(len(truth), FEATURES)), truth
+    learner = registry.get(asked.method).learner(memory=1000, device="cpu", seed=0)
+    stream = batches(asked.samples, asked.batch, rng, centres)
+    every = asked.samples // asked.batch // asked.points
+    sizes, about = [], surroundings()  # the tree may change meanwhile
+    for point in onepass.evaluate(learner, stream, test=test, every=every, prequential=True):
+        sizes.append(resident())
+        line = {
+            "samples": point.step * asked.batch,
+            "resident_mb": sizes[-1],
+            "classes": len(learner.classes),
+            "accuracy": round(point.accuracy, 2),
+            "prequential": round(point.prequential, 2),
+            "seconds": round(point.seconds, 1),
+        }
+        print(json.dumps(line), flush=True)
+    early = max(sizes[: max(1, len(sizes) // 10)])
+    print(json.dumps({"grown_mb": round(sizes[-1] - early, 1), **vars(asked), **about}))
+
+
+if __name__ == "__main__":
+    main()

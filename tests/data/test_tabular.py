@@ -1,0 +1,124 @@
+"""Tables of one's own, .csv and .parquet: numbers as features, a column of labels."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from command import onepass as command
+from command import refused
+
+import onepass
+from onepass import DataError, InputError
+
+ROWS = 30
+FLOWERS = pd.DataFrame(
+    {
+        "length": np.arange(ROWS) / 4,
+        "species": ["iris", "aster", "rose"] * (ROWS // 3),
+        "petals": np.arange(ROWS) * 3,
+        "wild": [True, False] * (ROWS // 2),
+    }
+)
+
+
+def written(table, path):
+    table.to_csv(path, index=False) if path.suffix == ".csv" else table.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_numbers_are_features_and_the_named_column_is_the_class(suffix, tmp_path):
+    path = written(FLOWERS, tmp_path / f"flowers{suffix}")
+    other = written(FLOWERS[["wild", "species", "petals", "length"]][:6], tmp_path / "other.csv")
+    data = onepass.load(path, label="species", test=other)
+    assert data.class_names == ("aster", "iris", "rose")
+    assert data.train_y.tolist() == [1, 0, 2] * 10
+    wanted = FLOWERS[["length", "petals", "wild"]].to_numpy(dtype=np.float32)
+    assert np.array_equal(data.train_x, wanted)
+    assert np.array_equal(data.test_x, wanted[:6])  # by name, in whatever order they are
+    assert data.mean == pytest.approx(wanted.mean(axis=0))
+    assert data.std == pytest.approx(wanted.std(axis=0))
+
+
+def test_a_part_of_each_class_is_held_out_always_the_same(tmp_path):
+    path = written(FLOWERS, tmp_path / "flowers.csv")
+    data, again = (onepass.load(path, label="species", test_fraction=0.2) for _ in range(2))
+    assert torch.bincount(data.test_y).tolist() == [2, 2, 2]
+    assert data.sha256() == again.sha256()
+    both = torch.cat([data.train_x, data.test_x])
+    assert sorted(both[:, 1].tolist()) == FLOWERS["petals"].tolist()
+
+
+def test_numbers_are_classes_in_the_order_of_numbers(tmp_path):
+    table = pd.DataFrame({"x": [0.5] * 6, "digit": [10, 9, 100] * 2})
+    data = onepass.load(written(table, tmp_path / "a.csv"), label="digit", test=tmp_path / "a.csv")
+    assert data.class_names == ("9", "10", "100")
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "said"),
+    [
+        ({"city": "Bonn", "day": "2026-01-02"}, {}, r"'city' \(string\), 'day' \(date32\[day\]\)"),
+        ({"petals": [None, *range(ROWS - 1)]}, {}, "column 'petals' is empty in 1 rows"),
+        ({"species": [None, *["rose"] * (ROWS - 1)]}, {}, "1 rows have no label"),
+        ({"species": 0.5}, {}, "labels are text or whole numbers, not double"),
+        ({}, {"label": None}, "say which column is the label .* length, species, petals, wild"),
+        ({}, {"label": "name"}, "no column 'name'; it has length"),
+        ({}, {"test_fraction": None}, "needs rows to test on"),
+        ({}, {"test": "other.csv"}, "one of the two"),
+        ({}, {"image_size": 8}, "image_size is for images"),
+        ({}, {"test_fraction": None, "test": "other.npz"}, "test must be a .csv or .parquet"),
+    ],
+)
+def test_what_cannot_be_learned_is_named(change, asked, said, tmp_path):
+    path = written(FLOWERS.assign(**change), tmp_path / "flowers.csv")
+    with pytest.raises((DataError, InputError), match=said) as caught:
+        onepass.load(path, **{"label": "species", "test_fraction": 0.2, **asked})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"petals": None}, "other.csv has no column 'petals', which the training file has"),
+        ({"species": "tulip"}, "the label 'tulip' is none of"),
+    ],
+)
+def test_a_test_file_has_the_columns_and_the_classes_of_the_other(change, said, tmp_path):
+    path = written(FLOWERS, tmp_path / "flowers.csv")
+    other = FLOWERS.drop(columns=[name for name, value in change.items() if value is None])
+    other = other.assign(**{name: value for name, value in change.items() if value is not None})
+    with pytest.raises(DataError, match=said):
+        onepass.load(path, label="species", test=written(other, tmp_path / "other.csv"))
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3\n", b"PAR1 nothing", b"\xff\xfe\x00,\n1\n"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_that_is_no_table_is_one_line(content, suffix, tmp_path):
+    path = tmp_path / f"odd{suffix}"
+    path.write_bytes(content)
+    with pytest.raises((DataError, InputError), match="odd") as caught:
+        onepass.load(path, label="a", test_fraction=0.5)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+    path = written(FLOWERS, tmp_path / "flowers.csv")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"read by pyarrow: pip install 'onepass\[parquet\]'"):
+        onepass.load(path, label="species", test_fraction=0.5)
+
+
+def test_a_table_is_run_by_its_name_and_other_files_are_told_what_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(FLOWERS, tmp_path / "flowers.csv")
+    options = ("--label", "species", "--test-fraction", 0.2, "--checkpoint", "none", "--json")
+    record = command("run", "er", "--dataset", "flowers.csv", "--tasks", 3, *options).record
+    assert record["dataset"] == "flowers"
+    (tmp_path / "flowers.tsv").write_text("a\tb\n")
+    for spelled in ("flowers.tsv", "./flowers.tsv"):
+        assert ".npz, .csv and .parquet are" in refused("run", "er", "--dataset", spelled)
+    assert "label is for your own files" in refused("run", "er", "--label", "a")
+    assert "label is for a .csv" in refused("run", "er", "--label", "a", "--dataset", "./x.npz")
