@@ -11,6 +11,7 @@ from PIL import Image
 from onepass.data.base import Dataset
 from onepass.data.hub import IMAGE_COLUMNS, LABEL_COLUMNS
 from onepass.errors import InputError
+from onepass.words import quoted
 
 X_COLUMNS, Y_COLUMNS = (*IMAGE_COLUMNS, "x"), (*LABEL_COLUMNS, "y")
 GREY = ("1", "L")  # modes of Pillow's
@@ -36,7 +37,10 @@ def pair(batch: Any) -> tuple[Any, Any]:
         given = f"a {type(batch).__name__}{many}"
         raise InputError(f"a batch is a pair (x, y) or a dictionary of columns, not {given}")
     if np.ndim(y) == 0:
-        raise InputError("a batch holds several samples, not one: iter(batch_size=10) gives some")
+        raise InputError(
+            f"y of a batch is a label for each sample, and here it is {quoted(y)}: a batch holds "
+            "several samples, as iter(batch_size=10) gives them, or a list of one"
+        )
     pictures = isinstance(x, Sequence) and len(x) and isinstance(x[0], Image.Image)
     return (_pixels(x) if pictures else x), y
 
