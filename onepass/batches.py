@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch.utils.data import Dataset as TorchDataset
 
 from onepass.data.base import Dataset
 from onepass.data.hub import IMAGE_COLUMNS, LABEL_COLUMNS
@@ -61,6 +62,12 @@ def _pixels(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
     return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
 
 
+def kind_of(given: object) -> str:
+    """What was given in place of batches; of one of torch's datasets, what makes some of it."""
+    hint = " (a DataLoader makes batches of it)" if isinstance(given, TorchDataset) else ""
+    return f"a {type(given).__name__}{hint}"
+
+
 def walkable(test: Test) -> Iterable[Any]:
     """What a test set is walked by, as often as asked."""
     if isinstance(test, Dataset):
@@ -68,7 +75,7 @@ def walkable(test: Test) -> Iterable[Any]:
     if isinstance(test, tuple) and len(test) == 2:
         return [test]
     if not isinstance(test, Iterable):
-        raise InputError(f"test must be (x, y), a Dataset or batches, not a {type(test).__name__}")
+        raise InputError(f"test must be (x, y), a Dataset or batches, not {kind_of(test)}")
     if iter(test) is test:
         raise InputError(
             "test is walked at every point, and a generator only once: give (x, y), a list of "
