@@ -44,6 +44,7 @@ def test_what_is_kept_are_samples_of_the_stream_with_their_labels(stream):
     label_of = {bytes(x.flatten().tolist()): label for x, label in pairs}
     assert len(kept) == sum(int(store.size) for store in learner.stores.values()) > 5
     assert [label_of[bytes(x.flatten().tolist())] for x in kept.x] == kept.y.tolist()
+    assert repr(kept) == f"<Kept: {len(kept)} samples of {len(set(kept.y.tolist()))} classes>"
     kept.x.zero_()
     assert bool(learner.kept.x.any())  # that was a copy
 

@@ -27,11 +27,10 @@ POINT = next(onepass.evaluate(learned(), STREAM))
         (STREAM, ["ClassIncremental", "'synthetic'", "2 tasks", "10 steps"]),
         (learned(), ["ER(", "memory=30", "mean=(0.25, 0.25, 0.25, ...: 20)", "after 1 steps"]),
         (POINT, ["Point", "step=5", "task=0", "accuracy="]),
-        (learned().kept, ["Kept", "30 samples", "5 classes"]),
         (learned().snapshot(), ["Predictor", "5 classes", "20"]),
         (onepass.GSA(memory=30).learn(*STREAM.batch(0)), ["<Step loss=", "T1="]),
     ],
-    ids=["dataset", "stream", "learner", "point", "kept", "snapshot", "step"],
+    ids=["dataset", "stream", "learner", "point", "snapshot", "step"],
 )
 def test_an_object_shows_itself_in_a_line(one, said):
     line = repr(one)
