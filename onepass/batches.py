@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch.utils.data import Dataset as TorchDataset
 
 from onepass.data.base import Dataset
 from onepass.data.hub import IMAGE_COLUMNS, LABEL_COLUMNS
 from onepass.errors import InputError
+from onepass.words import quoted
 
 X_COLUMNS, Y_COLUMNS = (*IMAGE_COLUMNS, "x"), (*LABEL_COLUMNS, "y")
 GREY = ("1", "L")  # modes of Pillow's
@@ -36,7 +38,10 @@ def pair(batch: Any) -> tuple[Any, Any]:
         given = f"a {type(batch).__name__}{many}"
         raise InputError(f"a batch is a pair (x, y) or a dictionary of columns, not {given}")
     if np.ndim(y) == 0:
-        raise InputError("a batch holds several samples, not one: iter(batch_size=10) gives some")
+        raise InputError(
+            f"y of a batch is a label for each sample, and here it is {quoted(y)}: a batch holds "
+            "several samples, as iter(batch_size=10) gives them, or a list of one"
+        )
     pictures = isinstance(x, Sequence) and len(x) and isinstance(x[0], Image.Image)
     return (_pixels(x) if pictures else x), y
 
@@ -57,6 +62,12 @@ def _pixels(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
     return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
 
 
+def kind_of(given: object) -> str:
+    """What was given in place of batches; of one of torch's datasets, what makes some of it."""
+    hint = " (a DataLoader makes batches of it)" if isinstance(given, TorchDataset) else ""
+    return f"a {type(given).__name__}{hint}"
+
+
 def walkable(test: Test) -> Iterable[Any]:
     """What a test set is walked by, as often as asked."""
     if isinstance(test, Dataset):
@@ -64,7 +75,7 @@ def walkable(test: Test) -> Iterable[Any]:
     if isinstance(test, tuple) and len(test) == 2:
         return [test]
     if not isinstance(test, Iterable):
-        raise InputError(f"test must be (x, y), a Dataset or batches, not a {type(test).__name__}")
+        raise InputError(f"test must be (x, y), a Dataset or batches, not {kind_of(test)}")
     if iter(test) is test:
         raise InputError(
             "test is walked at every point, and a generator only once: give (x, y), a list of "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from onepass import inputs
-from onepass.batches import Test, pairs
+from onepass.batches import Test, kind_of, pairs
 from onepass.devices import room_for
 from onepass.errors import InputError
 from onepass.learner import Learner
@@ -210,7 +210,7 @@ def _check_asked(
     prequential: bool,
 ) -> None:
     if not isinstance(learner, Learner) or not isinstance(batches, Iterable):
-        given = f"a {type(learner).__name__} and a {type(batches).__name__}"
+        given = f"a {type(learner).__name__} and {kind_of(batches)}"
         raise InputError(
             f"evaluate takes a learner, then a stream or batches; it was given {given}"
         )

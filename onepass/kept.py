@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from onepass.classbook import Texts, labels_of
 from onepass.errors import InputError
 from onepass.memory import Store
 from onepass.parts import Label
-from onepass.words import quoted
+from onepass.words import as_html, quoted, shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,16 @@ class Kept:
         return len(self.x)
 
     def __repr__(self) -> str:
-        return f"<Kept: {len(self)} samples of {len(set(self.y.tolist()))} classes>"
+        return f"<Kept: {len(self)} samples of {len(self._counts)} classes>"
+
+    def _repr_html_(self) -> str:
+        each = ", ".join(f"{label}: {count}" for label, count in self._counts.items())
+        return as_html("Kept", {"samples": len(self), "of each class": shortened(each)})
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """How many there are of each label."""
+        return dict(Counter(map(str, self.y.tolist())))
 
 
 @dataclass(frozen=True)

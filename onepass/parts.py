@@ -147,6 +147,10 @@ class Step:
     terms: dict[str, Tensor]
     outputs: tuple[Output, ...]
 
+    def __repr__(self) -> str:
+        terms = "".join(f", {name}={float(term):.4g}" for name, term in self.terms.items())
+        return f"<Step loss={float(self.loss):.4g}{terms}>"
+
     @classmethod
     def of(cls, loss: Tensor, *outputs: Output, **terms: Tensor) -> Step:
         """From the loss, what was trained by a softmax, and the terms of the loss by name."""

@@ -32,6 +32,10 @@ class Predictor:
     normalise: Callable[[Tensor], Tensor]
     scorer: nn.Module
 
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        return f"<Predictor: {len(self.classes)} classes, samples of {size}>"
+
     @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
         """Scores (n, classes), higher for a likelier class; columns as `classes`."""

@@ -17,20 +17,29 @@ def learned():
     return learner
 
 
+POINT = next(onepass.evaluate(learned(), STREAM))
+
+
 @pytest.mark.parametrize(
     ("one", "said"),
     [
         (DATA, ["'synthetic'", "600 training and 200 test vectors of 20", "10 classes"]),
         (STREAM, ["ClassIncremental", "'synthetic'", "2 tasks", "10 steps"]),
         (learned(), ["ER(", "memory=30", "mean=(0.25, 0.25, 0.25, ...: 20)", "after 1 steps"]),
-        (next(onepass.evaluate(learned(), STREAM)), ["Point", "step=5", "task=0", "accuracy="]),
+        (POINT, ["Point", "step=5", "task=0", "accuracy="]),
+        (learned().snapshot(), ["Predictor", "5 classes", "20"]),
+        (onepass.GSA(memory=30).learn(*STREAM.batch(0)), ["<Step loss=", "T1="]),
     ],
-    ids=["dataset", "stream", "learner", "point"],
+    ids=["dataset", "stream", "learner", "point", "snapshot", "step"],
 )
-def test_an_object_shows_itself_in_a_line_and_in_a_table(one, said):
+def test_an_object_shows_itself_in_a_line(one, said):
     line = repr(one)
     assert len(line.splitlines()) == 1 and len(line) < 160
     assert all(words in line for words in said)
+
+
+@pytest.mark.parametrize("one", [DATA, STREAM, learned(), POINT, learned().kept])
+def test_a_notebook_shows_a_small_table(one):
     table = one._repr_html_()
     assert table.startswith("<table>") and len(table) < 1000
 

@@ -1,4 +1,11 @@
-"""The wheel, installed elsewhere: the default job runs without the repository."""
+"""The wheel, installed elsewhere: the default job and the examples of a first day run without the
+repository.
+
+What is fresh for the latter: an environment of its own with nothing in it but the wheel, an empty
+home, and no variable of this process. What is borrowed: torch and all else that onepass needs, from
+the folders of the environment that runs the tests, without its .pth files and thus without the
+repository.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +40,7 @@ finally:
 def call(*command: object, **options: object) -> Done:
     words = list(map(str, command))
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=False, **options
+        words, capture_output=True, text=True, timeout=300, check=False, **options
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -102,3 +109,44 @@ def test_the_default_job_runs_from_the_wheel(target: Path, tmp_path: Path) -> No
     published = installed(target, "table", "runs", "--against", "published", cwd=tmp_path)
     assert published.status == 0, published.err
     assert "published" in published.out
+
+
+@pytest.fixture(scope="module")
+def guest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment of its own, in which the wheel is installed."""
+    folder = tmp_path_factory.mktemp("guest")
+    done = call(sys.executable, "-m", "venv", "--without-pip", folder)
+    assert done.status == 0, done.err
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin/python")
+    done = call(*pip, "install", "--no-deps", "--no-index", wheel)
+    assert done.status == 0, done.err
+    (packages,) = folder.glob("lib/python*/site-packages")
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text("\n".join(borrowed))
+    return folder / "bin"
+
+
+def visit(guest: Path, cwd: Path, *command: object) -> Done:
+    path = os.pathsep.join([str(guest), "/usr/bin", "/bin"])
+    return call(*command, cwd=cwd, env={"PATH": path, "HOME": str(cwd)})
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "left"),
+    [
+        ("engineer.py", ["28 samples removed", "holds 0 rows and predicts the same: True"], []),
+        ("researcher/run.sh", ["ok      a saved learner goes on exactly", "focal-er"], ["runs"]),
+        ("student.sh", ["photos/0-is-a-5.png\t5"], ["accuracy.png", "sheet.png", "table.tex"]),
+    ],
+)
+def test_a_first_day_with_the_wheel(
+    guest: Path, tmp_path: Path, script: str, said: list[str], left: list[str]
+) -> None:
+    original = ROOT / "examples/first_day" / script
+    day = Path(shutil.copytree(original.parent, tmp_path / "day"))
+    found = visit(guest, day, "python", "-c", "import onepass; print(onepass.__file__)")
+    assert found.out.startswith(str(guest.parent)), found
+    done = visit(guest, day, "python" if original.suffix == ".py" else "bash", original.name)
+    assert done.status == 0, done.out + done.err
+    assert all(words in done.out for words in said), done.out
+    assert all((day / name).exists() for name in left)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from onepass import completion
 from onepass.errors import OnepassError, TrainingError
 from onepass.interrupts import told_in_a_line
+from onepass.registry import METHODS
 from onepass.version import __version__
 from onepass.words import plain, shortened
 
@@ -102,7 +103,17 @@ def _usage(problem: Any) -> int:
     if type(problem).__name__ == "NoArgsIsHelpError":
         typer.echo(problem.format_message(), err=True)
         return 2
-    return _say(shortened(problem.format_message()), 2)
+    return _say(shortened(problem.format_message()) + _as_setting(problem), 2)
+
+
+def _as_setting(problem: Any) -> str:
+    """Of an option that a command does not have: how it is given, if it is a method's setting."""
+    name = getattr(problem, "option_name", "").lstrip("-").replace("-", "_")
+    settings = {one for info in METHODS.entries.values() for one in info.learner.setting_names()}
+    if name not in settings:
+        return ""
+    options = {one for parameter in problem.ctx.command.params for one in parameter.opts}
+    return f"; as a setting: --set {name}=VALUE" if "--set" in options else ""
 
 
 def _say(problem: object, status: int) -> int:

@@ -78,6 +78,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("run", "er", "--checkpoint", "often"), ["--checkpoint", "'often'"]),
         (("run", "er", "--checkpoint", "²"), ["--checkpoint"]),
         (("run", "er", "--chekpoint", 5), ["--chekpoint"]),
+        (("run", "gsa", "--net", "mlp"), ["No such option: --net", "--set net=VALUE"]),
+        (("run", "gsa", "--new-classes", "task"), ["--set new_classes=VALUE"]),
         (("run",), ["methods"]),
         (("rnu", "er"), ["rnu"]),
         (("run", "er", "--stream", "blury"), ["'blury'", "Did you mean 'blurry'?", "long-tail"]),
