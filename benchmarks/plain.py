@@ -4,10 +4,12 @@
     python benchmarks/plain.py --device cuda --net resnet18  # CIFAR100's shape on a GPU
 
 The plain loop does the same arithmetic as `er` without augmentation: the network on 10 new and 64
-replayed samples, two mean cross-entropies, Adam as PyTorch makes it by default, a reservoir in
-Python. Rounds alternate plain, er, gsa, plain; each line of output is one round, with the ratios.
+replayed samples, two mean cross-entropies, Adam, a reservoir in Python. It runs twice: with Adam as
+PyTorch makes it by default, and with its fused Adam, which is ours too. All four take turns, a few
+steps at a time, so that whatever else the machine does slows all of them; each line of output is
+one round: steps per second from the median turn of each, and the ratios of these.
 
-Where avalanche-lib is installed, its replay runs too, after gsa: as many new and replayed samples,
+Where avalanche-lib is installed, its replay runs too, after them: as many new and replayed samples,
 on the plain loop's network and optimiser, with the library's own loader, reservoir and strategy.
 It changes its memory once, at the end of the timed experience, not at every step.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import sys
 import time
 
@@ -30,6 +33,7 @@ from onepass.nets import ResNet18
 from onepass.record import surroundings
 
 WARM_UP = 50
+TURN = 20
 REPLAYED = 64
 
 
@@ -74,34 +78,42 @@ class Plain:
             self.seen += 1
 
 
-def rate(learn, case):
-    """Steps per second of a loop over the case's batches."""
-    for _ in range(WARM_UP):
-        learn()
+def seconds(learn, count, case):
+    """Of so many steps."""
     began = time.perf_counter()
-    for _ in range(case.steps):
+    for _ in range(count):
         learn()
     if case.device == "cuda":
         torch.cuda.synchronize()
-    return case.steps / (time.perf_counter() - began)
+    return time.perf_counter() - began
 
 
-def plain(case):
-    loop, batches = Plain(case), Batches(case)
+def rates(loops, case):
+    """Steps per second of each loop over the case's batches, in turns."""
+    for learn in loops.values():
+        seconds(learn, WARM_UP, case)
+    turns = range(max(1, case.steps // TURN))
+    taken = [[seconds(learn, TURN, case) for learn in loops.values()] for _ in turns]
+    found = (TURN / statistics.median(times) for times in zip(*taken, strict=True))
+    return dict(zip(loops, found, strict=True))
+
+
+def plain(case, fused):
+    loop, batches = Plain(case, fused), Batches(case)
 
     def learn():
         chosen = slice(batches.next, batches.next + case.batch)
         loop.learn(batches.x[chosen], batches.y[chosen])
         batches.next = (batches.next + case.batch) % len(batches.y)
 
-    return rate(learn, case)
+    return learn
 
 
 def ours(case):
     learner, batches = case.learner(), Batches(case)
     learner.prepare(case.shape, batches.x.dtype)
     batches.introduce(learner)
-    return rate(lambda: batches.learn(learner), case)
+    return lambda: batches.learn(learner)
 
 
 def avalanche_installed():
@@ -176,21 +188,23 @@ def main():
     er, gsa = Case("er", **common), Case("gsa", **common)
     third = avalanche_installed()
     for number in range(given.rounds):
-        before, found, other = plain(er), ours(er), ours(gsa)
-        theirs = avalanche_replay(er) if third else None
-        after = plain(er)
-        around = (before + after) / 2
+        loops = {
+            "plain": plain(er, fused=False),
+            "plain_fused": plain(er, fused=True),
+            "er": ours(er),
+            "gsa": ours(gsa),
+        }
+        found = rates(loops, er)
         line = {
             "round": number,
-            "plain_before": before,
-            "er": found,
-            "gsa": other,
-            "plain_after": after,
-            "er_to_plain": found / around,
-            "gsa_time_to_er": found / other,
+            **found,
+            "er_to_plain": found["er"] / found["plain"],
+            "er_to_plain_fused": found["er"] / found["plain_fused"],
+            "gsa_time_to_er": found["er"] / found["gsa"],
         }
-        if theirs:
-            line |= {"avalanche": theirs, "avalanche_to_plain": theirs / around}
+        if third:
+            theirs = avalanche_replay(er)
+            line |= {"avalanche": theirs, "avalanche_to_plain": theirs / found["plain"]}
         print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
 
 

@@ -83,10 +83,10 @@ class Balance(Part):
         if not outputs:
             return
         together = Output.of_all(outputs).detach()
-        gradients = logit_gradients(together, seen)
+        gradients = torch.stack(logit_gradients(together, seen))  # (2, n, C)
         sizes = [len(output.y) for output in outputs]
-        for positive, negative in zip(*(torch.split(one, sizes) for one in gradients), strict=True):
-            self.sums += torch.stack([positive.sum(dim=0), negative.sum(dim=0)])
+        for of_one in torch.split(gradients, sizes, dim=1):
+            self.sums += of_one.sum(dim=1)
         self.samples += together.weight.sum()
 
     def new_task(self) -> None:

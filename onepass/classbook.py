@@ -44,7 +44,7 @@ class ClassBook:
         self.row_of = {label: row for row, label in enumerate(self.labels)}
 
     def has_unseen(self, batch: Iterable[Label]) -> bool:
-        return any(label not in self.row_of for label in batch)
+        return not self.row_of.keys() >= set(batch)
 
     def expect_kind_of(self, label: Label) -> None:
         """Refuses text where the labels so far are numbers, and a number where they are text."""

@@ -69,6 +69,11 @@ def finest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def at_hand(value: torch.Tensor) -> bool:
+    """Whether reading it waits for nothing: it lies on the host. (A fake tensor has no value.)"""
+    return value.device.type == "cpu" and type(value) is torch.Tensor
+
+
 def cores() -> int:
     """Those that this process may use."""
     if hasattr(os, "sched_getaffinity"):

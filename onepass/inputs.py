@@ -69,23 +69,27 @@ def as_samples(x: Any) -> Tensor:
     samples = _tensor(x, "x")
     if isinstance(x, list | tuple) and samples.ndim == 2 and samples.dtype == torch.int64:
         samples = samples.float()
-    got = f"got {str(samples.dtype).removeprefix('torch.')} {tuple(samples.shape)}"
+    given = samples
     if samples.dtype == torch.uint8 and samples.ndim == 3:
         samples = samples.unsqueeze(1)
     images = (samples.dtype == torch.uint8 or samples.is_floating_point()) and samples.ndim == 4
     vectors = samples.is_floating_point() and samples.ndim == 2
     if not (images or vectors):
-        raise InputError(f"x: {EXPECTED}; {got}")
+        raise InputError(f"x: {EXPECTED}; {_got(given)}")
     if images and samples.shape[1] > 4 and samples.shape[3] in (1, 3, 4):
-        raise InputError(f"x: channels come first (n, channels, height, width); {got}")
+        raise InputError(f"x: channels come first (n, channels, height, width); {_got(given)}")
     if samples.numel() == 0:
-        raise InputError(f"x is empty: {got}")
+        raise InputError(f"x is empty: {_got(given)}")
     if samples.dtype == torch.uint8:
         return samples
     samples = samples.float()
     if not bool(torch.isfinite(samples).all()):
         raise InputError("x holds NaN or infinity (or values too large for float32)")
     return samples
+
+
+def _got(samples: Tensor) -> str:
+    return f"got {_describe(tuple(samples.shape), samples.dtype)}"
 
 
 def as_labels(y: Any, count: int) -> list[Label]:

@@ -36,6 +36,13 @@ def sample_cross_entropy_against(out: Output, log_scale: Tensor) -> Tensor:
     return F.cross_entropy(out.logits + others, out.y, reduction="none")
 
 
+def sample_cross_entropies_against(out: Output, log_scales: Tensor) -> Tensor:
+    """The same for several scales (k, n, C) at once, (k, n)."""
+    y = out.y.expand(log_scales.shape[:2])  # (k, n)
+    logits = out.logits + log_scales.scatter(2, y.unsqueeze(2), 0)  # (k, n, C)
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+
+
 def fractions(weight: Tensor) -> Tensor:
     """Weights that add up to 1; all 0 where nothing has weight."""
     return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)

@@ -86,6 +86,10 @@ def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
     return {}
 
 
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 class Trainer:
     """A network of these settings for samples of this shape, and all that moves it.
 
@@ -137,6 +141,7 @@ class Trainer:
         generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
         capturable = capturable and can_be_captured(settings.augment)
         self._engine = engine.make(settings.engine, capturable, self.where, generators)
+        self.trainable = _trainable(self.model)
         self._twin = evaluating(self.model)
         self.aside = Aside()
         self._waiting: list[tuple[Store, Callable[[], None]]] = []
@@ -183,10 +188,6 @@ class Trainer:
         return model
 
     # ---- steps
-
-    @property
-    def trainable(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @property
     def evaluator(self) -> Classifier:
@@ -347,6 +348,7 @@ class Trainer:
         head.grow(capacity, self.rngs["initialisation"])
         for old, new in zip(before, head.trainable, strict=True):
             optimise.replace(self.optimizer, old, new)
+        self.trainable = _trainable(self.model)
         self._engine.reset()
         self.seen = optimise.pad_rows(self.seen, extra)
         self.new = optimise.pad_rows(self.new, extra)

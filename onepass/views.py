@@ -60,6 +60,7 @@ class Views:
             )
         self.per_sample = 2 if mirror and images else 1
         self.rng = rng
+        self.white = torch.tensor(255.0, dtype=torch.float32)  # of a pixel, whatever floats are
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
         self.draw_crops = _windows(self.augment, shape, device)
         self.mean = self.std = self.scale = self.shift = None
@@ -71,7 +72,7 @@ class Views:
 
     def normalise(self, x: Tensor) -> Tensor:
         """(x - mean) / std, or what the network's own preprocessing makes of x."""
-        inputs = x.float() / 255 if x.dtype == torch.uint8 else x
+        inputs = x / self.white if x.dtype == torch.uint8 else x
         if self.preprocess is not None:
             return self.preprocess(inputs)
         if self.shift is None or self.scale is None:
@@ -121,6 +122,8 @@ class Views:
     def cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Rows for the views of consecutive batches, batch by batch: the mirror images, which lie
         behind all samples, go with their own batch."""
+        if self.per_sample == 1:
+            return list(rows.split_with_sizes(list(sizes)))
         by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 

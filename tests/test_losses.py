@@ -15,6 +15,7 @@ from onepass.losses import (
     fractions,
     mean,
     one_hot,
+    sample_cross_entropies_against,
     sample_cross_entropy,
     sample_cross_entropy_against,
     supervised_contrastive,
@@ -107,6 +108,16 @@ def test_a_scale_of_three_is_the_same_class_three_times():
     torch.testing.assert_close(
         got, sample_cross_entropy(thrice, everyone(thrice)), rtol=1e-6, atol=0
     )
+
+
+def test_several_scales_at_once_are_each_alone_to_the_bit():
+    out = a_batch(samples=74, classes=16)
+    rivals = torch.rand(3, 74, 16, generator=torch.Generator().manual_seed(1)).log()
+    rivals[0, :, 4:] = -math.inf
+    together = sample_cross_entropies_against(out, rivals)
+    assert [row.tolist() for row in together] == [
+        sample_cross_entropy_against(out, one).tolist() for one in rivals
+    ]
 
 
 def test_the_scale_of_the_own_class_is_ignored():

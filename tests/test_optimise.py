@@ -288,3 +288,30 @@ def test_a_loaded_state_is_a_copy_too():
     optimise.load_state(optimizer, parameters, saved)
     descend(optimizer, parameters, seed=1)
     assert all(torch.equal(value, before[name]) for name, value in saved[1].items())
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_parameters_of_several_kinds_of_float_go_together(kind):
+    """A fused kernel takes one kind only: on a GPU it reads all as it reads the first."""
+    plain = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
+    ours = [parameter(), nn.Parameter(parameter(seed=1).double()), parameter(seed=2)]
+    theirs = [nn.Parameter(one.detach().clone()) for one in ours]
+    optimizer = optimise.make(kind, ours, lr=0.05, decay=0.1)
+    other = plain(theirs, lr=0.05, betas=optimise.BETAS, weight_decay=0.1)
+    for seed in range(3):
+        descend(optimizer, ours, seed)
+        descend(other, theirs, seed)
+    for one, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, expected)
+    kinds = [{one.dtype for one in group["params"]} for group in optimizer.param_groups]
+    assert kinds == [{torch.float32}, {torch.float64}, set()]
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_a_parameter_without_a_gradient_stays_and_counts_no_step(kind):
+    idle, moved = parameter(), parameter(seed=1)
+    optimizer = optimise.make(kind, [idle, moved], lr=0.1, decay=0.1, rows=[idle])
+    descend(optimizer, [moved], seed=0)
+    assert torch.equal(idle, parameter())
+    assert idle not in optimizer.state
+    assert int(optimizer.state[moved]["step"]) == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onepass.devices import finest
+from onepass.devices import at_hand, finest
 
 OVERSAMPLING = 4
 NEVER = 2.0  # above every uniform number
@@ -29,31 +29,44 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     different ones among 4 `count` draws from more than 4 `count` integers has a probability below
     1e-30 for counts from 32 up (and the shortfall is then marked as repetition).
     """
-    pool = OVERSAMPLING * count
-    many = population.unsqueeze(-1)
+    pool, where = OVERSAMPLING * count, population.device
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
-    uniform, key = torch.rand(shape, generator=rng, device=many.device, dtype=finest(many.device))
-    listed = torch.arange(pool, device=many.device, dtype=torch.int32)
-    cycled = listed % many.clamp(min=1)
-    drawn = torch.where(many <= pool, cycled, (uniform * many).int().sort().values)
+    uniform, key = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
+    listed = torch.arange(pool, device=where, dtype=torch.int32)
+    if at_hand(population) and not population.ndim:  # then there is no need to work out both
+        many: Tensor | int = int(population)
+        drawn = _cycled(listed, many) if many <= pool else _with_replacement(uniform, many)
+    else:
+        many = population.unsqueeze(-1)
+        both = _cycled(listed, many), _with_replacement(uniform, many)
+        drawn = torch.where(many <= pool, *both)
     fresh = listed < many  # the first time that an integer is listed
-    # sorted draws: one that equals its neighbour is a repetition
-    fresh[..., 1:] &= (many <= pool) | (drawn[..., 1:] != drawn[..., :-1])
+    behind = fresh[..., 1:]  # among sorted draws, one that equals its neighbour is a repetition
+    behind &= drawn[..., 1:] != drawn[..., :-1]
     # repetitions come behind everything genuine, in their order
     key, chosen = torch.where(fresh, key, NEVER + listed).topk(count, largest=False, sorted=True)
-    return drawn.gather(-1, chosen).long(), key < NEVER
+    return drawn.gather(-1, chosen).to(population.dtype), key < NEVER
+
+
+def _cycled(listed: Tensor, many: Tensor | int) -> Tensor:
+    """All integers below `many`, again and again."""
+    return listed % (many.clamp(min=1) if isinstance(many, Tensor) else max(many, 1))
+
+
+def _with_replacement(uniform: Tensor, many: Tensor | int) -> Tensor:
+    """Integers below `many`, sorted."""
+    return (uniform * many).int().sort().values
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
     """The positions of the ranks-th true entries of a mask, counted from 0, given how many entries
     are true up to each position.
 
-    Ranks past the last one give the last position; the caller masks them.
+    Ranks past the last one give the number of positions; the caller masks them.
 
     >>> counts = torch.tensor([0, 1, 1, 0, 1]).cumsum(0)
     >>> nth_true(counts, torch.tensor([0, 2]))
     tensor([1, 4])
     """
-    wanted = (ranks + 1).to(counts.dtype)
-    return torch.searchsorted(counts, wanted).clamp(max=counts.shape[-1] - 1)
+    return torch.searchsorted(counts, ranks.to(counts.dtype), right=True)  # where counts > rank

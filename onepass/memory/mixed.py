@@ -38,31 +38,37 @@ class Lines:
         for line, limit in zip(genuine, drawn, strict=True):
             if limit < len(line):
                 line[limit:] = False
-        self.x = torch.cat([stream.x, store.x.index_select(0, slots.flatten())])
-        self.y = torch.cat([stream.y, store.y.index_select(0, slots.flatten())])
-        number = torch.arange(len(self.y), device=self.y.device)
-        of_stream, of_memory = number[: len(stream.y)], number[len(stream.y) :]
-        self._index = torch.cat(
-            [of_stream.expand(2, -1), of_memory.view_as(slots)], dim=1
-        ).flatten()
+        # both lines end to end, each with the whole stream batch                (2 (b + most))
+        self.x = _end_to_end(stream.x, store.x.index_select(0, slots.flatten()))
+        self.y = _end_to_end(stream.y, store.y.index_select(0, slots.flatten()))
         is_new = new.index_select(0, stream.y)
-        in_stream = torch.stack([~is_new, is_new])  # (2, b)
-        waiting = torch.cat([in_stream, genuine], dim=1)
-        # both lines end to end: one running count finds the n-th of either      (2 (b + most))
-        self._counts = waiting.flatten().cumsum(0)
-        self.in_stream, self.length = in_stream.sum(dim=1), waiting.sum(dim=1)
+        self._of_stream = torch.stack([~is_new, is_new])  # (2, b)
+        waiting = torch.cat([self._of_stream, genuine], dim=1)
+        self._counts = waiting.flatten().cumsum(0)  # one running count finds the n-th of either
+        self.length = waiting.sum(dim=1)
+
+    @property
+    def in_stream(self) -> Tensor:
+        """How many of each line are samples of the stream batch, (2)."""
+        return self._of_stream.sum(dim=1)
 
     def take(self, places: Places) -> Samples:
         """The samples at these places; past the end of its line a group begins again at weight 0
         (where its line is empty, both lines together)."""
-        some = self.length > 0
-        cycle = torch.where(some, self.length, self.length.sum())
-        before = (self.length.cumsum(0) - self.length) * some
+        some, ends = self.length > 0, self._counts.view(2, -1)[:, -1]
+        cycle = torch.where(some, self.length, ends[1])
+        before = (ends - self.length) * some
         facts = torch.stack([self.length, cycle, before]).index_select(1, places.group)
         length, cycle, before = facts
-        pick = self._index.index_select(0, nth_true(self._counts, before + places.rank % cycle))
+        pick = nth_true(self._counts, before + places.rank % cycle)
         weight = (places.counts & (places.rank < length)).float()
         return Samples(self.x.index_select(0, pick), self.y.index_select(0, pick), weight)
+
+
+def _end_to_end(stream: Tensor, drawn: Tensor) -> Tensor:
+    """Of the old line and then of the new one: what the stream has, and what was drawn for it."""
+    of_old, of_new = drawn.chunk(2)
+    return torch.cat([stream, of_old, stream, of_new])
 
 
 class MixedReservoir(Reservoir):
@@ -102,7 +108,7 @@ class MixedReservoir(Reservoir):
         drawn = (self.size_of_mix, self.fill)
         lines = Lines(self, stream, self._new, drawn)
         if not current:
-            none = stream.cut(0, len(stream.y))[0]
+            none = Samples(stream.x[:0], stream.y[:0], stream.weight[:0])
             return none, lines.take(self._places)
         first = 0 if from_stream else lines.in_stream[NEW]
         wanted = line(NEW, first, current, self.rng.device).then(self._places)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from onepass.compare import expect_number
-from onepass.devices import finest
+from onepass.devices import at_hand, finest
 from onepass.memory.store import Store
 
 MOST_OFFERED = 2**62  # below what a whole number can count to
@@ -31,17 +31,37 @@ class Reservoir(Store):
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
-        number = torch.arange(1, len(y) + 1, device=y.device)
-        self.write(self._slots(number), x, y, **fields)
+        if at_hand(self.offered):
+            self._add_one_by_one(x, y, **fields)
+        else:
+            number = torch.arange(1, len(y) + 1, device=y.device)
+            self.write(self._slots(number), x, y, **fields)
         self._have_offered(len(y))
+
+    def _add_one_by_one(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """The same where numbers can be looked at: most samples of a long stream are not let in."""
+        offered, size = int(self.offered), int(self.size)
+        places = (
+            size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
+            for i, uniform in enumerate(self._uniform(len(y)).tolist())
+        )
+        last = {place: i for i, place in enumerate(places) if place < self.capacity}
+        for place, i in last.items():
+            self.x[place], self.y[place] = x[i], y[i]
+            for name, values in fields.items():
+                self.fields[name][place] = values[i]
+
+    def _uniform(self, count: int) -> Tensor:
+        device = self.rng.device
+        return torch.rand(count, generator=self.rng, device=device, dtype=finest(device))
 
     def _slots(self, number: Tensor, part: Tensor | None = None) -> Tensor:
         """Where the samples with these numbers in the batch, from 1, go; who is not let in, or
         takes no part, is written to the scratch row, so that shapes stay."""
         k = self.offered + number  # in the stream                                (b)
         free = self.size + number  # k, unless some were forgotten                (b)
-        uniform = torch.rand(len(k), generator=self.rng, device=k.device, dtype=finest(k.device))
-        place = torch.where(free <= self.capacity, free - 1, (uniform * k).long())
+        by_lot = (self._uniform(len(k)) * k).long()
+        place = torch.where(free <= self.capacity, free - 1, by_lot)
         if part is not None:
             place = place.masked_fill(~part, self.capacity)
         # a later sample of this batch goes to the same place                     (b)
@@ -50,7 +70,8 @@ class Reservoir(Store):
 
     def _have_offered(self, more: Tensor | int) -> None:
         self.offered += more
-        self.size.copy_((self.size + more).clamp(max=self.capacity))
+        self.size += more
+        self.size.clamp_(max=self.capacity)
 
     def forget(self, chosen: Tensor) -> None:
         held = len(chosen)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.compare import expect_alike, expect_number, expect_rows
+from onepass.devices import at_hand
 from onepass.errors import InputError
 from onepass.memory.draw import distinct, nth_true
 from onepass.parts import Part, Samples
@@ -130,7 +131,7 @@ class Store(Part, ABC):
         # how many samples of each group there are                               (groups)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
         ranks, genuine = distinct(count, held, self.rng)  # the how-manieth of its group
-        return nth_true(counts, ranks), genuine
+        return nth_true(counts, ranks).clamp(max=self.capacity), genuine
 
     def independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
         """Several draws, each of distinct slots and knowing nothing of the others, (draws, count);
@@ -154,11 +155,13 @@ class Store(Part, ABC):
     def at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
         """The samples in these slots, at weight 0 where they are not genuine; samples of the
         fallback at weight 0 where the first of them is not."""
-        cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
+        x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
         some = genuine[:1]
-        y = torch.where(some, self.y.index_select(0, slots), fallback.y.index_select(0, cycle))
-        some = some.view(-1, *[1] * (self.x.ndim - 1))
-        x = torch.where(some, self.x.index_select(0, slots), fallback.x.index_select(0, cycle))
+        if not (at_hand(some) and some.tolist() == [True]):  # else the fallback is not needed
+            cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
+            y = torch.where(some, y, fallback.y.index_select(0, cycle))
+            some = some.view(-1, *[1] * (x.ndim - 1))
+            x = torch.where(some, x, fallback.x.index_select(0, cycle))
         return Samples(x, y, genuine.to(fallback.weight.dtype))
 
     def draw(self, count: int, fallback: Samples, among: Tensor | None = None) -> Samples:

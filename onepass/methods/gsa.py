@@ -54,9 +54,7 @@ from onepass.balance import Balance
 from onepass.losses import (
     cross_entropy,
     mean,
-    one_hot,
-    sample_cross_entropy,
-    sample_cross_entropy_against,
+    sample_cross_entropies_against,
 )
 from onepass.memory import MixedReservoir
 from onepass.parts import Images, Output, Preset, Samples, Step
@@ -98,15 +96,16 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
     return log_v.nan_to_num(nan=0, posinf=0, neginf=-torch.inf)
 
 
-def against_the_other_side(
+def within_and_across(
     out: Output, old: Tensor, new: Tensor, log_v: Tensor, arrived: Tensor
 ) -> Tensor:
-    """Of each sample, -log e^{o_y} / (e^{o_y} + sum over the other side's classes): a class that
-    arrived competes with the old ones, any other with the new ones, scaled by v. Eq. (12) before w.
-    """
+    """Of each sample, -log e^{o_y} / (e^{o_y} + sum over its rivals), in two ways (2, m), before w.
+    Eq. (14): they are the old classes. Eq. (12): they are the other side's; a class that arrived
+    competes with the old ones, any other with the new ones, scaled by v."""
     against_old, against_new = old.log(), new.log() + log_v  # logs of a mask, of a mask times v
-    log_scale = torch.where(arrived[out.y].unsqueeze(1), against_old, against_new)  # (m, C)
-    return sample_cross_entropy_against(out, log_scale)
+    other_side = torch.where(arrived[out.y].unsqueeze(1), against_old, against_new)  # (m, C)
+    rivals = torch.stack([against_old.expand_as(other_side), other_side])  # (2, m, C)
+    return sample_cross_entropies_against(out, rivals)
 
 
 def after_the_first_task(mix: Output, old: Tensor) -> Output:
@@ -116,7 +115,8 @@ def after_the_first_task(mix: Output, old: Tensor) -> Output:
 
 def classes_in(batch: Output, new: Tensor) -> Tensor:
     """Which of the new classes a batch has, as a mask (C)."""
-    return new & (one_hot(batch.y, len(new)) & (batch.weight > 0).unsqueeze(1)).any(dim=0)
+    weight = torch.zeros(len(new), device=new.device).index_add_(0, batch.y, batch.weight)
+    return new & (weight > 0)
 
 
 class Objective(NamedTuple):
@@ -239,11 +239,10 @@ class GSA(WithMemory):
         # a stream sample of an old class has no place in T1
         of_new = stream_out._replace(weight=stream_out.weight * new[stream_out.y])
         t1 = cross_entropy(of_new, among=new)  # eq. (15), first term
-        within = sample_cross_entropy(mix_out, among=old)
-        t2 = mean(w * within, mix_out.weight * old[mix_out.y])  # eq. (14), over X^buf
         arrived = new if self.new_classes == "task" else classes_in(stream_out, new)  # S(X^new)
-        across = against_the_other_side(mix_out, old, new, log_v, arrived)
-        t3 = mean(w * across, mix_out.weight)  # eq. (12)
+        within, across = w * within_and_across(mix_out, old, new, log_v, arrived)  # (m) (m)
+        t2 = mean(within, mix_out.weight * old[mix_out.y])  # eq. (14), over X^buf
+        t3 = mean(across, mix_out.weight)  # eq. (12)
         return Objective({"T1": t1, "T2": t2, "T3": t3}, (stream_out, mix_out), measured)
 
     def measure_after(self, measured: tuple[Output, ...]) -> None:

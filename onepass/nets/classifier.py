@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -45,8 +46,12 @@ class Classifier(nn.Module):
             made = top(features)
         return made.float()  # losses are computed in fp32, whatever the network's precision
 
-    def _arithmetic(self, x: Tensor) -> torch.autocast:
-        return torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+    def _arithmetic(self, x: Tensor) -> AbstractContextManager[object]:
+        """That of the precision, whatever a caller's autocast would make of it."""
+        lower, kind = self.precision == "bf16", x.device.type
+        if not lower and not torch.is_autocast_enabled(kind):
+            return nullcontext()
+        return torch.autocast(kind, torch.bfloat16, enabled=lower)
 
     def train_forward(self, x: Tensor) -> Tensor:
         """What calling it on x gives, in the way that is fast in training."""

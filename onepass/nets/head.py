@@ -74,11 +74,11 @@ class Head(nn.Module):
         self.remember()
         self.free.zero_()
 
-    @torch.no_grad()
     def restore(self) -> None:
         """Puts back the rows that are not free, without asking on the host which they are."""
-        torch.where(self.free.unsqueeze(1), self.weight, self.held_weight, out=self.weight)
-        torch.where(self.free, self.bias, self.held_bias, out=self.bias)
+        free, weight, bias = self.free, self.weight.data, self.bias.data
+        torch.where(free.unsqueeze(1), weight, self.held_weight, out=weight)
+        torch.where(free, bias, self.held_bias, out=bias)
 
 
 class CosineHead(Head):

@@ -2,6 +2,8 @@
 are even."""
 
 from collections import Counter
+from contextlib import contextmanager
+from unittest import mock
 
 import torch
 from hypothesis import settings
@@ -11,6 +13,18 @@ from onepass.memory import Reservoir
 from onepass.parts import Samples
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@contextmanager
+def as_on_a_device():
+    """Memories work as they do where nothing can be looked at without waiting."""
+    names = [f"onepass.memory.{module}.at_hand" for module in ("draw", "store", "reservoir")]
+    with mock.patch(names[0], never), mock.patch(names[1], never), mock.patch(names[2], never):
+        yield
+
+
+def never(value):
+    return False
 
 
 def generator(seed=0):

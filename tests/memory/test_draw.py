@@ -109,5 +109,5 @@ def test_nth_true_finds_what_a_loop_finds(mask):
     counts = torch.tensor(mask).cumsum(0)
     found = nth_true(counts, torch.arange(len(mask))).tolist()
     assert found[: len(expected)] == expected
-    assert found[len(expected) :] == [len(mask) - 1] * (len(mask) - len(expected))
+    assert found[len(expected) :] == [len(mask)] * (len(mask) - len(expected))
     assert nth_true(counts.int(), torch.arange(len(mask))).tolist() == found

@@ -1,11 +1,13 @@
 """Stores with fields of a method's own: what belongs to a sample stays with it."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from memories import PROPERTY, evenly, filled, generator, samples
+from memories import PROPERTY, as_on_a_device, evenly, filled, generator, samples
 
 from onepass import InputError
 from onepass.memory import Dealing, Reservoir, Store
@@ -144,9 +146,9 @@ def test_the_bytes_count_the_fields(kind, capacity):
 
 def test_fields_have_the_dtype_and_shape_of_their_examples():
     store = fill(made(Reservoir, 4), [2])
-    for name, example in FIELDS.items():
-        assert store.fields[name].dtype == example.dtype
-        assert store.fields[name].shape[1:] == example.shape
+    for name, one in FIELDS.items():
+        assert store.fields[name].dtype == one.dtype
+        assert store.fields[name].shape[1:] == one.shape
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
@@ -294,3 +296,40 @@ def test_all_other_classes_are_drawn_like_a_mask_of_them(labels, seed):
         drawn.append(store.slots(8, (first, rest, second)))
     for one, other in zip(*drawn, strict=True):
         assert torch.equal(one, other)
+
+
+# ---- on a device, where nothing is looked at
+
+
+def everything(store):
+    return [*store.state_dict().values(), store.rng.get_state()]
+
+
+def alike(one, other):
+    return all(map(torch.equal, one, other))
+
+
+@PROPERTY
+@given(st.integers(0, 12), batches, st.integers(0, 10**6))
+def test_a_device_lets_in_what_the_host_does(capacity, sizes, seed):
+    ours, theirs = (made(Reservoir, capacity, seed) for _ in range(2))
+    fill(ours, sizes)
+    with as_on_a_device(), mock.patch.object(theirs, "write", wraps=theirs.write) as write:
+        fill(theirs, sizes)
+    assert alike(everything(ours), everything(theirs))
+    for call in write.call_args_list:  # of two writes to one slot a device may do either last
+        slots = [slot for slot in call.args[0].tolist() if slot < capacity]
+        assert len(slots) == len(set(slots))
+
+
+@PROPERTY
+@given(st.integers(0, 90), st.integers(0, 12), st.integers(0, 10**6))
+@example(size=20, count=5, seed=0)
+def test_a_device_draws_what_the_host_does(size, count, seed):
+    """From nothing, from less than is asked for, from a few times as many, and from more."""
+    ours, theirs = (fill(made(Reservoir, 100, seed), [size] if size else []) for _ in range(2))
+    fallback = Samples(torch.full((3, 2), 7.0), torch.tensor([1, 2, 3]), torch.ones(3))
+    found = ours.draw(count, fallback)
+    with as_on_a_device():
+        assert alike(found, theirs.draw(count, fallback))
+    assert alike(everything(ours), everything(theirs))

@@ -354,3 +354,14 @@ def test_a_net_that_gives_no_tensor_is_told_so():
 
     with pytest.raises(InputError, match="a tensor, but it gave a tuple"):
         onepass.ER(net=Two(), memory=5).learn(torch.zeros(4, 3), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_autocast_of_the_callers_does_not_reach_a_net_of_fp32(by_hand):
+    net = Classifier(MLP(6), Head(400, 4, torch.Generator().manual_seed(0)))
+    x = torch.rand(3, 6)
+    plain = net(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = net.on(net.head, net.features(x)) if by_hand else net(x)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, plain)

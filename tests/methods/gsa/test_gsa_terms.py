@@ -13,8 +13,13 @@ from replaying import double
 from torch import Tensor
 
 from onepass.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.methods.gsa import against_the_other_side
+from onepass.methods.gsa import within_and_across
 from onepass.parts import Output
+
+
+def against_the_other_side(*arguments):
+    """What eq. (12) has of each sample, before w."""
+    return within_and_across(*arguments)[1]
 
 
 @pytest.mark.parametrize("label", [0, 1])
