@@ -128,7 +128,8 @@ def guest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def visit(guest: Path, cwd: Path, *command: object) -> Done:
     path = os.pathsep.join([str(guest), "/usr/bin", "/bin"])
-    return call(*command, cwd=cwd, env={"PATH": path, "HOME": str(cwd)})
+    environment = {"PATH": path, "HOME": str(cwd), "OMP_NUM_THREADS": "1"}  # tests run side by side
+    return call(*command, cwd=cwd, env=environment)
 
 
 @pytest.mark.parametrize(

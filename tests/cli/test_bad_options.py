@@ -78,7 +78,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("run", "er", "--checkpoint", "often"), ["--checkpoint", "'often'"]),
         (("run", "er", "--checkpoint", "²"), ["--checkpoint"]),
         (("run", "er", "--chekpoint", 5), ["--chekpoint"]),
-        (("run", "gsa", "--net", "mlp"), ["No such option: --net", "--set net=VALUE"]),
         (("run", "gsa", "--new-classes", "task"), ["--set new_classes=VALUE"]),
         (("run",), ["methods"]),
         (("rnu", "er"), ["rnu"]),
