@@ -1,7 +1,8 @@
 """For every test and doctest: one thread, since bits depend on the number and tests run side by
 side; interrupts that arrive, whoever started the tests (a shell's background jobs ignore them, and
-so would every command that a test starts); Triton's kernels by its interpreter, where there is no
-GPU; and, for documents, an empty folder to write in."""
+so would every command that a test starts); no width of a terminal, which pytest's workers are told;
+all of scikit-learn's checks; Triton's kernels by its interpreter, where there is no GPU; and, for
+documents, an empty folder to write in."""
 
 import os
 import signal
@@ -14,6 +15,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fast/fused_norm.py"]  # no Triton
 
+os.environ.pop("COLUMNS", None)
+os.environ["SCIPY_ARRAY_API"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
