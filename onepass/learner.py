@@ -56,10 +56,10 @@ class Learner(Steps, Training, ABC):
     ----------
     net
         `auto` (an MLP for vectors and images up to 28 pixels, ResNet18 above), a registered name
-        (`mlp`, `resnet18`; `onepass list networks`), or a module of your own that gives (samples,
-        features); it is copied, never changed. `package.module:function` is a function from the
-        shape of a sample to such a module. What is frozen in it (`requires_grad` False) stays as it
-        is, BatchNorm's statistics too.
+        (`mlp`, `resnet18`, `resnet18-slim`; `onepass list networks`), or a module of your own that
+        gives (samples, features); it is copied, never changed. `package.module:function` is a
+        function from the shape of a sample to such a module. What is frozen in it (`requires_grad`
+        False) stays as it is, BatchNorm's statistics too.
     head
         `trained`, or `frozen`: rows of the first task train until the first boundary, from then on
         every row stays, new ones at their birth values.

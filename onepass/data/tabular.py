@@ -36,6 +36,8 @@ def read(
 ) -> Dataset:
     """All columns but the label's are features, normalised by the training rows. What is tested on
     are the rows of another file, or a part of this one that is held out per class."""
+    if not path.exists():
+        raise DataError(f"there is no {path}")
     if (test is None) == (test_fraction is None):
         raise InputError(
             f"{path} needs rows to test on: another file (--test FILE), or a part of it "
