@@ -80,7 +80,7 @@ def test_what_cannot_be_learned_is_named(change, asked, said, tmp_path):
 
 
 def test_a_file_that_is_not_there_is_told_before_what_else_is_missing(tmp_path):
-    with pytest.raises(DataError, match="there is no .*none.csv"):
+    with pytest.raises(DataError, match=r"there is no .*none\.csv"):
         onepass.load(tmp_path / "none.csv")
 
 
