@@ -32,24 +32,24 @@ class Reservoir(Store):
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
         if at_hand(self.offered):
-            self._add_one_by_one(x, y, **fields)
+            self._add_those_let_in(x, y, **fields)
         else:
             number = torch.arange(1, len(y) + 1, device=y.device)
             self.write(self._slots(number), x, y, **fields)
         self._have_offered(len(y))
 
-    def _add_one_by_one(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """The same where numbers can be looked at: most samples of a long stream are not let in."""
+    def _add_those_let_in(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """The same where numbers can be looked at: most batches of a long stream bring nothing."""
         offered, size = int(self.offered), int(self.size)
         places = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
             for i, uniform in enumerate(self._uniform(len(y)).tolist())
         )
         last = {place: i for i, place in enumerate(places) if place < self.capacity}
-        for place, i in last.items():
-            self.x[place], self.y[place] = x[i], y[i]
-            for name, values in fields.items():
-                self.fields[name][place] = values[i]
+        if last:
+            chosen = torch.tensor(list(last.values()))
+            kept = {name: values[chosen] for name, values in fields.items()}
+            self.write(torch.tensor(list(last)), x[chosen], y[chosen], **kept)
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
