@@ -3,27 +3,29 @@
     python benchmarks/averages.py gsa --preset tuned --dataset cifar100 --memory 1000 >> FILE.jsonl
 
 Averaging changes nothing about training, so one run carries many averages and scores each, on a
-held-out tenth of the training data. Prints one JSON object: for each kind of average its final
-accuracy, the mean over all points (any-time), and the accuracy at every point.
+held-out tenth of the training data (or, with `--validation 0`, on the test set). With
+`--set average=0.99 distil=1` one more average is the teacher, and that does change training.
+Prints one JSON object: for each kind of average its final accuracy, the mean over all points
+(any-time), and the accuracy at every point.
 
     student        the network itself
+    teacher        the learner's own average, where it has one
     0.99           an exponential average with this decay, which begins as a plain mean
     growing 16     the rate is 17 / (t + 16): the horizon grows with the stream
-    since task 0.99   as 0.99, but the rate begins anew at every boundary: max(0.01, 1 / (s + 1))
-                   with s the steps since then
-    half 0.99      the mean of the student's weights and those of the average 0.99
+    growing 16 to 200   the same until the horizon is so many steps
+    arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 500
+    0.98 & 0.998   the mean of the logits of two of them
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from onepass import registry
 from onepass.copies import Average
@@ -34,23 +36,50 @@ from onepass.listeners import Listener
 from onepass.record import surroundings
 from onepass.supplies import Supplies
 
-DECAYS = (0.98, 0.99, 0.995, 0.998, 0.999)
-TRIED_FURTHER = (0.99, 0.995, 0.998)  # restarted, and half-way to the student
-GROWING = (4, 16, 64)
+DECAYS = (0.98, 0.99, 0.995, 0.998)
+GROWING = (8, 16, 32)
+LIMITS = (100, 200)  # of the horizon of `growing 16`, in steps
+FRACTIONS = (0.25, 0.5)  # of the time since a class arrived
+LONGEST = 500
+PAIRS = (("student", "0.995"), ("0.98", "0.998"), ("0.99", "0.998"), ("0.98", "growing 16"))
 
 
 class Growing(Average):
-    """(g + 1) / (t + g)."""
+    """(g + 1) / (t + g), or 1 / limit if that is more."""
+
+    def __init__(self, trainer: Any, grow: float, limit: float = torch.inf) -> None:
+        super().__init__(trainer, 0.0)
+        self.grow, self.limit = grow, limit
 
     def rate(self) -> Tensor:
-        return (self.decay + 1) / (self.updates + self.decay)
+        return ((self.grow + 1) / (self.updates + self.grow)).clamp(min=1 / self.limit)
 
 
-class SinceTask(Average):
-    """Begins anew at every boundary, from where it is."""
+class SinceArrivals(Average):
+    """The horizon is a fraction of the steps since a class last arrived."""
 
-    def new_task(self) -> None:
-        self.updates.zero_()
+    def __init__(self, trainer: Any, fraction: float) -> None:
+        super().__init__(trainer, 0.0)
+        self.fraction, self.known = fraction, 0
+
+    def rate(self) -> Tensor:
+        return (1 / (1 + self.fraction * self.updates)).clamp(min=1 / LONGEST)
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        if int(seen.sum()) > self.known:
+            self.known = int(seen.sum())
+            self.updates.zero_()
+
+
+class Both(nn.Module):
+    """The mean of two networks' logits."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.first(x) + self.second(x)) / 2
 
 
 def with_averages(kind: type) -> type:
@@ -59,26 +88,17 @@ def with_averages(kind: type) -> type:
     class Averaged(kind):  # type: ignore[misc, valid-type]
         def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
             super().build(shape, dtype)
-            self.averages: dict[str, Average] = {}
-            for decay in DECAYS:
-                self.averages[str(decay)] = Average(self.trainer, decay)
-            for decay in TRIED_FURTHER:
-                self.averages[f"since task {decay}"] = SinceTask(self.trainer, decay)
-            for grow in GROWING:
-                self.averages[f"growing {grow}"] = Growing(self.trainer, grow)
+            trainer = self.trainer
+            self.averages: dict[str, Average] = {
+                **{str(decay): Average(trainer, decay) for decay in DECAYS},
+                **{f"growing {grow}": Growing(trainer, grow) for grow in GROWING},
+                **{f"growing 16 to {most}": Growing(trainer, 16, most) for most in LIMITS},
+                **{f"arrivals {part}": SinceArrivals(trainer, part) for part in FRACTIONS},
+            }
             for number, one in enumerate(self.averages.values()):
                 setattr(self, f"average_{number}", one)
 
     return Averaged
-
-
-def between(student: Any, average: Any) -> Any:
-    """A network half-way between two."""
-    half, theirs = copy.deepcopy(average), student.state_dict()
-    for name, value in half.state_dict().items():
-        if value.is_floating_point():
-            value.lerp_(theirs[name], 0.5)
-    return half
 
 
 class Scores(Listener):
@@ -97,16 +117,17 @@ class Scores(Listener):
         learner = self.learner
         known = torch.isin(self.y, torch.tensor(learner.classes))
         x, y, base = self.x[known], self.y[known], learner.snapshot()
+        nets = {"student": learner.evaluator}
+        nets |= {name: average.model for name, average in learner.averages.items()}
+        if learner.averaged is not None:
+            nets["teacher"] = learner.averaged.model
+        nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
 
         def accuracy(model: Any) -> float:
             right = replace(base, scorer=model).predict(x).cpu() == y
             return 100 * float(right.float().mean())
 
-        found = {"student": accuracy(learner.evaluator)}
-        for name, average in learner.averages.items():
-            found[name] = accuracy(average.model)
-            if name in map(str, TRIED_FURTHER):
-                found[f"half {name}"] = accuracy(between(learner.model, average.model))
+        found = {name: accuracy(net) for name, net in nets.items()}
         self.points.append({"step": point.step, "task": point.task, "accuracy": found})
 
 
@@ -118,9 +139,11 @@ def main() -> None:
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--memory", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--class-order", default="natural")
     parser.add_argument("--preset", default=Job.preset)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--validation", type=float, default=0.1)
+    parser.add_argument("--every", type=int)
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
     given = vars(parser.parse_args())
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
@@ -130,8 +153,8 @@ def main() -> None:
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     scores = Scores(stream.dataset)
     with computing(job.threads, job.deterministic):
-        for _ in evaluate(learner, stream, every=job.score_every(stream), listeners=[scores]):
-            pass
+        for tick in evaluate(learner, stream, every=job.score_every(stream), listeners=[scores]):
+            last = tick
     names = scores.points[0]["accuracy"]
     summary = {
         name: {
@@ -140,7 +163,8 @@ def main() -> None:
         }
         for name in names
     }
-    whole = {**given, "settings": settings, "summary": summary, "points": scores.points}
+    costs = {"images": learner.images(job.batch), "seconds": last.seconds}
+    whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
     print(json.dumps({**whole, **surroundings()}), flush=True)
 
 

@@ -84,7 +84,7 @@ def main():
     given = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in given.pairs)
     case = Case(given.method, settings=settings, device="cuda", steps=given.steps)
-    images = case.learner().cost(case.batch).trained
+    images = case.learner().images(case.batch).trained
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":

@@ -102,7 +102,7 @@ def _measured(case: Case, learner: Learner) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    images = learner.cost(case.batch)
+    images = learner.images(case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (images.trained + images.scored),

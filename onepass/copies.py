@@ -7,8 +7,9 @@ no optimiser moves them. Images that they are shown count in the cost of a step.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +18,10 @@ from onepass.nets import Classifier, Head
 from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
+
+Rule = float | Literal["growing"]  # a decay, or the name of a rule
+GROWTH = 16
+LONGEST = 500  # steps
 
 
 class Copy(Part):
@@ -109,34 +114,62 @@ class Previous(Copy):
 class Average(Copy):
     """An exponential average of the network over the optimiser's steps.
 
-        mean_t = mean_{t-1} + max(1 - decay, 1 / (t + 1)) (network_t - mean_{t-1})
+        mean_t = mean_{t-1} + rate_t (network_t - mean_{t-1})
 
-    so that it begins as the plain mean of all networks so far, the initial one included, instead of
-    staying near that one.
+    rate_t = max(1 - decay, 1 / (t + 1)) for a decay, so that it begins as the plain mean of all
+    networks so far, the initial one included, instead of staying near that one.
+    rate_t = max(17 / (t + 16), 1 / 500) for `growing`: it spans the last t / 17 steps, since a
+    network changes less and less, but never more than 500, since classes go on arriving
+    (results/averages-cifar100.md).
     BatchNorm's statistics are averaged as weights are; whole numbers are those of the network.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("updates",)
 
-    def __init__(self, trainer: Trainer, decay: float) -> None:
+    def __init__(self, trainer: Trainer, rule: Rule) -> None:
         super().__init__(trainer)
-        self.decay = decay
+        self.rule = rule
         self.updates = torch.zeros((), device=trainer.where)
 
     def rate(self) -> Tensor:
         """How far it moves towards the network at this update."""
-        return (1 / (self.updates + 1)).clamp(min=1 - self.decay)
+        if self.rule == "growing":
+            return ((1 + GROWTH) / (self.updates + GROWTH)).clamp(min=1 / LONGEST)
+        return (1 / (self.updates + 1)).clamp(min=1 - self.rule)
 
     @torch.no_grad()
     def follow(self) -> None:
         self.updates += 1
+        for moving, now in self._pairs():
+            _move_towards(moving, now, self.rate())
+
+    def _pairs(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """What moves, and what it follows, for each kind of number; whole ones are copied."""
         now, means = _values(self.network), _values(self.model)
-        moving = [name for name, mean in means.items() if mean.is_floating_point()]
-        away = torch._foreach_sub([now[name] for name in moving], [means[name] for name in moving])
-        torch._foreach_mul_(away, self.rate())
-        torch._foreach_add_([means[name] for name in moving], away)
-        for name in means.keys() - set(moving):
-            means[name].copy_(now[name])
+        for dtype in {mean.dtype for mean in means.values()}:
+            names = [name for name, mean in means.items() if mean.dtype == dtype]
+            pair = [means[name] for name in names], [now[name] for name in names]
+            if dtype.is_floating_point:
+                yield pair
+            else:
+                torch._foreach_copy_(*pair)
+
+
+def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
+    """mean + rate (now - mean), in place, by one kernel for all: that of gradient descent on
+    |mean - now|^2 / 2, whose gradient is a decay of 1 less `now`, maximised."""
+    torch._fused_sgd_(
+        means,
+        now,
+        [],
+        weight_decay=1.0,
+        momentum=0.0,
+        lr=rate,
+        dampening=0.0,
+        nesterov=False,
+        maximize=True,
+        is_first_step=False,
+    )
 
 
 def _values(model: Classifier) -> dict[str, Tensor]:

@@ -68,7 +68,7 @@ def _images_per_sample(job: Job) -> float:
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = registry.get(job.method).learner.configured(**memory, **job.chosen_settings())
     batch = int(job.asked_of_stream().get("batch", Job.batch))
-    images = learner.cost(batch)
+    images = learner.images(batch)
     return (images.trained + SCORED * images.scored) / batch
 
 

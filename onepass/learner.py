@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from onepass import checkpoint, devices, files, inputs, saved
 from onepass.classbook import ClassBook, Texts
 from onepass.compare import expect_alike
-from onepass.copies import Copy
+from onepass.copies import Average, Copy
 from onepass.errors import (
     CheckpointError,
     InputError,
@@ -33,8 +33,8 @@ from onepass.memory import Store
 from onepass.nets import Head
 from onepass.parts import Images, Label, Preset, Step, parts_of
 from onepass.predictor import Predictor
-from onepass.steps import Steps
-from onepass.trainer import Trainer, Training, linear_head, no_modules
+from onepass.selftaught import SelfTaught
+from onepass.trainer import Trainer, linear_head, no_modules
 from onepass.turns import Turns
 from onepass.views import can_be_captured, expect_colours
 from onepass.words import as_html, brief, quoted
@@ -48,7 +48,7 @@ class Whole(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False)
-class Learner(Steps, Training, ABC):
+class Learner(SelfTaught, ABC):
     """The constructor is the configuration: stored as given, NumPy's numbers as Python's, and never
     changed.
 
@@ -81,6 +81,16 @@ class Learner(Steps, Training, ABC):
         Per channel, in units of pixel / 255, or of the values that float images have; vectors: one
         value for all features or one for each.
         A network that brings its own preprocessing has no use for them: they are ignored.
+    average
+        Predictions come from an exponential average of the network over the optimiser's steps: of
+        this decay, or `growing`, over the last seventeenth of all steps, 500 at most. None: from
+        the network itself. Training does not notice.
+    distil, distil_temperature, distil_raw
+        The average teaches the network on the views of each step, so strongly, at this temperature;
+        with `distil_raw` also on the samples as they are, which the network is shown besides.
+    repeats
+        Steps of the optimiser for each batch, each with draws and views of its own; the memory
+        takes the batch once, in the last one.
     gap
         When `new_task` is never called, unseen classes that arrive after this many batches without
         any mark a boundary.
@@ -139,13 +149,13 @@ class Learner(Steps, Training, ABC):
 
     def scorer(self) -> nn.Module:
         """What gives scores (n, C) of normalised inputs over the head's capacity, in evaluation
-        mode: the network, or a module made for the state that the learner is in now."""
-        return self.evaluator
+        mode: the network that answers, or a module made for the state of now."""
+        return self.answering
 
     @abstractmethod
     def cost(self, batch: int) -> Images:
-        """The images of a step on a stream batch of this size, once tasks and memory are under
-        way; copies of the network count like the network itself."""
+        """The images of one step of the method's own on a stream batch of this size, once tasks and
+        memory are under way; copies of the network count like the network itself."""
 
     # ---- the front door
 
@@ -166,7 +176,8 @@ class Learner(Steps, Training, ABC):
                 self.book.expect_kind_of(batch[0])
             with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
                 rows = self._admit(batch)
-                step = self.trainer.run(self.step, samples.to(self.where), rows)
+                x = samples.to(self.where)
+                step = self.trainer.run(self.taught_step, x, rows, times=self.repeats)
             if not brings_new:  # it moves the book only once it has been learned
                 self.book.enter(batch)
             self.steps += 1
@@ -310,6 +321,7 @@ class Learner(Steps, Training, ABC):
         super().__setattr__(name, value)
 
     def check_settings(self) -> None:
+        super().check_settings()
         self.require("lr", self.lr > 0, "positive")
         self.require("weight_decay", self.weight_decay >= 0, "zero or more")
         self.require("gap", self.gap >= 1, "at least 1")
@@ -380,13 +392,13 @@ class Learner(Steps, Training, ABC):
         if not self.steps or not self.stores:
             return None
         with self._turns.look():
-            return _own_tensors(self._made_scorer(), self.evaluator)
+            return _own_tensors(self._made_scorer(), self.answering)
 
     def only_predict(self, state: dict[str, Any]) -> None:
         """The memory is not there: scores are made with this `scorer_state`, and nothing is
         learned from here on."""
         made = self._made_scorer()  # of an empty memory: what it holds is all to come
-        own = _own_tensors(made, self.evaluator)
+        own = _own_tensors(made, self.answering)
         expect_alike(state, own, "scorer")
         for name, value in own.items():
             value.copy_(state[name])
@@ -472,6 +484,7 @@ class Learner(Steps, Training, ABC):
             raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
+            self.averaged = None if self.average is None else Average(self._trainer, self.average)
             self._trainer.parts = parts_of(self)
         except BaseException:
             self._trainer = None

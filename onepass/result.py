@@ -126,7 +126,7 @@ class Result:
         a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
         spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
         batch = len(stream.indices(0))
-        images = learner.cost(batch)
+        images = learner.images(batch)
         return cls(
             identity=job.identity,
             method=job.method,

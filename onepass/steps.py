@@ -84,6 +84,11 @@ class Steps(ABC):
         """Rows whose class is older, a mask (C)."""
         return self.trainer.old
 
+    @property
+    def lets_in(self) -> bool:
+        """Whether this is the last step on its batch, which the memory takes it in."""
+        return self.trainer.lets_in
+
     # ---- what is done
 
     def as_samples(self, x: Tensor, y: Tensor) -> Samples:
@@ -123,9 +128,10 @@ class Steps(ABC):
         return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
 
     @torch.no_grad()
-    def features_of(self, x: Tensor) -> Tensor:
-        """Features (n, features) of raw samples as they are, in evaluation mode, in fp32."""
-        evaluator = self.evaluator
+    def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
+        """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
+        the network that trains, or of another one."""
+        evaluator = self.evaluator if network is None else network
         pieces = torch.split(x, PREDICTION_BATCH[self.where.type])
         found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
         return torch.cat(found)

@@ -145,6 +145,7 @@ class Trainer:
         self._twin = evaluating(self.model)
         self.aside = Aside()
         self._waiting: list[tuple[Store, Callable[[], None]]] = []
+        self.lets_in = True  # whether the step that runs is the last one on its batch
         self._moved: bool | None = None  # whether the network has, in the step; None outside of one
         self._asked_again: bool | None = None  # when it had; None before a step has shown it
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
@@ -214,23 +215,26 @@ class Trainer:
         """The step may do other things from here on: a graph of the one before is of no use."""
         self._engine.reset(other_step=True)
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
-        """Executes a step, eagerly or as a graph. One that fails before the network has moved
-        leaves everything as it was."""
+    def run(self, step: StepFunction, x: Tensor, y: Tensor, times: int = 1) -> Step:
+        """Executes a step, eagerly or as a graph, so many times in a row; only the last one lets
+        the batch into the memory. One that fails before the network has moved leaves everything as
+        it was."""
 
         def whole(x: Tensor, y: Tensor) -> Step:
             before = None if parallel.capturing(x) else self._mark()  # a capture moves nothing
             self._moved = False
             try:
-                done = step(x, y)
-                self.finish()
+                for left in reversed(range(times)):
+                    self.lets_in = left == 0
+                    done = step(x, y)
+                    self.finish()
             except BaseException:
                 self.forget()
                 if before is not None:
                     self._back_to(before)
                 raise
             finally:
-                self._moved = None
+                self._moved, self.lets_in = None, True
             self._asked_again = bool(self._asked_again)
             return done
 
@@ -238,7 +242,9 @@ class Trainer:
 
     def let_in(self, store: Store, work: Callable[[], None], *used: Tensor) -> None:
         """Does the work, which lets a batch into the store and reads the tensors `used`, by the end
-        of the next `descend` or of the step."""
+        of the next `descend` or of the step; unless the step is to be repeated."""
+        if not self.lets_in:
+            return
         store.close()
         if parallel.capturing(used[0]):
             store.open()

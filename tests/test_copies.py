@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from registries import put_back
 from replaying import with_batchnorm
 
 from onepass import ER
-from onepass.copies import Average, Previous
+from onepass.copies import Previous
 from onepass.registry import METHODS, method
 
 DECAY = 0.9
@@ -17,10 +18,9 @@ DECAY = 0.9
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """The learners below have names while a test runs, so that they can be saved."""
+    """The learner below has a name while a test runs, so that it can be saved."""
     put_back(monkeypatch, METHODS)
-    for learner in (Remembering, Averaging):
-        method(learner.__name__.lower(), paper="a test", year=0)(learner)
+    method("remembering", paper="a test", year=0)(Remembering)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,18 +34,8 @@ class Remembering(ER):
         self.previous = Previous(self.trainer)
 
 
-@dataclass(kw_only=True, eq=False)
-class Averaging(ER):
-    """Predicts with the average."""
-
-    average: Average = field(init=False, repr=False)
-
-    def build(self, shape, dtype):
-        super().build(shape, dtype)
-        self.average = Average(self.trainer, DECAY)
-
-    def scorer(self):
-        return self.average.model
+def averaging(**settings):
+    return made(ER, average=DECAY, **settings)
 
 
 def made(kind, **settings):
@@ -128,39 +118,39 @@ def test_under_bf16_its_weights_are_cast_when_it_is_taken_and_give_the_same_logi
 
 
 def test_copies_grow_with_the_head_and_their_new_rows_are_born_as_the_networks():
-    for kind in (Remembering, Averaging):
-        learner = made(kind)
+    for make in (partial(made, Remembering), averaging):
+        learner = make()
         learner.learn(*batch(0))
         learner.new_task()
         learner.learn(*batch(1, tuple(range(2, 20))))
-        copied = learner.previous if kind is Remembering else learner.average
+        copied = learner.averaged or learner.previous
         assert copied.model.head.capacity == learner.model.head.capacity == 32
         spare = slice(20, 32)  # rows that wait for a class are at birth in both
         assert torch.equal(copied.model.head.weight[spare], learner.model.head.weight[spare])
 
 
 def test_no_optimiser_moves_a_copy_and_training_does_not_notice_one():
-    plain, watched = made(ER), made(Averaging)
+    plain, watched = made(ER), averaging()
     for seed in range(6):
         plain.learn(*batch(seed))
         watched.learn(*batch(seed))
     assert same(weights(plain.model), weights(watched.model))
     moved = {id(p) for group in watched.trainer.optimizer.param_groups for p in group["params"]}
-    assert not moved & {id(p) for p in watched.average.model.parameters()}
+    assert not moved & {id(p) for p in watched.averaged.model.parameters()}
 
 
 def test_the_average_is_the_recursion_by_hand():
     """mean_t = mean_{t-1} + max(1 - decay, 1 / (t + 1)) (network_t - mean_{t-1}), statistics of
     BatchNorm included."""
-    learner = made(Averaging)
+    learner = averaging()
     learner.prepare((6,), torch.float32)
-    expected = {n: v.double() for n, v in weights(learner.average.model).items()}
+    expected = {n: v.double() for n, v in weights(learner.averaged.model).items()}
     for step in range(1, 16):
         learner.learn(*batch(step))
         rate = max(1 - DECAY, 1 / (step + 1))
         for name, value in learner.model.state_dict().items():
             expected[name] += rate * (value.double() - expected[name])
-    found = learner.average.model.state_dict()
+    found = learner.averaged.model.state_dict()
     for name in found:
         if not name.endswith("num_batches_tracked"):
             torch.testing.assert_close(found[name].double(), expected[name], atol=1e-5, rtol=1e-5)
@@ -169,29 +159,29 @@ def test_the_average_is_the_recursion_by_hand():
 
 
 def test_it_begins_as_the_plain_mean_of_the_networks():
-    learner, seen = made(Averaging), []
+    learner, seen = averaging(), []
     learner.prepare((6,), torch.float32)
     seen.append(weights(learner.model)["body.layer.weight"])
     for seed in range(5):
         learner.learn(*batch(seed))
         seen.append(weights(learner.model)["body.layer.weight"])
-    found = learner.average.model.body.layer.weight
+    found = learner.averaged.model.body.layer.weight
     torch.testing.assert_close(found, torch.stack(seen).mean(dim=0), atol=1e-6, rtol=1e-5)
 
 
 def test_predictions_come_from_the_copy():
-    learner, x = made(Averaging), batch(99)[0]
+    learner, x = averaging(), batch(99)[0]
     for seed in range(6):
         learner.learn(*batch(seed))
-    by_average = learner.average(learner.views.normalise(x))[:, :2]
+    by_average = learner.averaged(learner.views.normalise(x))[:, :2]
     assert torch.equal(learner.scores(x), by_average)
     assert torch.equal(learner.snapshot().scores(x), by_average)
     assert not torch.equal(by_average, learner.evaluator(x)[:, :2])
 
 
-@pytest.mark.parametrize("kind", [Remembering, Averaging])
+@pytest.mark.parametrize("make", [partial(made, Remembering), averaging])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_learner_with_a_copy_goes_on_exactly_after_it_was_opened(kind, precision, tmp_path):
+def test_a_learner_with_a_copy_goes_on_exactly_after_it_was_opened(make, precision, tmp_path):
     import onepass
 
     def teach(learner, seeds):
@@ -201,7 +191,7 @@ def test_a_learner_with_a_copy_goes_on_exactly_after_it_was_opened(kind, precisi
             learner.learn(*batch(seed, (0, 1) if seed < 3 else tuple(range(seed, seed + 6))))
         return learner
 
-    whole, stopped = (made(kind, precision=precision) for _ in range(2))
+    whole, stopped = (make(precision=precision) for _ in range(2))
     teach(whole, range(12))
     teach(stopped, range(5)).save(tmp_path / "learner.pt")
     opened = onepass.open(tmp_path / "learner.pt", device="cpu", net=with_batchnorm())
@@ -216,13 +206,13 @@ def test_what_a_copy_takes_is_declared():
 
 
 def test_a_deep_copy_of_a_learner_has_copies_of_its_own():
-    learner = made(Averaging)
+    learner = averaging()
     learner.learn(*batch(0))
     other = copy.deepcopy(learner)
-    before = weights(learner.average.model)
+    before = weights(learner.averaged.model)
     other.learn(*batch(1))
-    assert same(weights(learner.average.model), before)
-    assert not same(weights(other.average.model), before)
+    assert same(weights(learner.averaged.model), before)
+    assert not same(weights(other.averaged.model), before)
 
 
 class Tied(torch.nn.Module):
@@ -242,11 +232,11 @@ class Tied(torch.nn.Module):
 
 
 def test_a_weight_that_two_layers_share_is_averaged_once():
-    learner = made(Averaging, net=Tied())
+    learner = averaging(net=Tied())
     learner.prepare((6,), torch.float32)
-    before = learner.average.model.body.first.weight.clone()
+    before = learner.averaged.model.body.first.weight.clone()
     learner.learn(*batch(0))
     after = learner.model.body.first.weight
     expected = before + 0.5 * (after - before)  # the first update goes half the way
-    torch.testing.assert_close(learner.average.model.body.first.weight, expected)
-    assert float(learner.average.model.body.steps) == 0.5
+    torch.testing.assert_close(learner.averaged.model.body.first.weight, expected)
+    assert float(learner.averaged.model.body.steps) == 0.5

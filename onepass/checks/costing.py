@@ -29,7 +29,7 @@ def declared_images_are_counted(method: Method) -> None:
             trained=sum(one.images for one in passes if one.graded),
             scored=sum(one.images for one in passes if not one.graded),
         )
-        expect(found == learner.cost(10), f"{found} counted, {learner.cost(10)} declared")
+        expect(found == learner.images(10), f"{found} counted, {learner.images(10)} declared")
 
 
 def memory_is_bounded(method: Method) -> None:

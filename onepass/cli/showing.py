@@ -74,7 +74,7 @@ def list_(
 def _methods() -> list[dict[str, Any]]:
     entries = []
     for info in registry.methods():
-        images = info.learner().cost(batch=10)
+        images = info.learner().images(batch=10)
         stores = _stores(info.learner)
         kept = [" + ".join(store.kept) for store in stores]
         entries.append(

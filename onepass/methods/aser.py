@@ -170,8 +170,11 @@ class ASER(Replay):
 
     def cost(self, batch: int) -> Images:
         judges = min(self.half, self.memory - self.eligible)
-        scored = self.eligible + judges + 2 * self.half + 2 * batch
-        return super().cost(batch) + Images(trained=0, scored=scored)
+        retrieving = Images(trained=0, scored=self.eligible + judges + batch)
+        return super().cost(batch) + retrieving + self.cost_of_letting_in(batch)
+
+    def cost_of_letting_in(self, batch: int) -> Images:
+        return Images(trained=0, scored=2 * self.half + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                   (b)
@@ -179,7 +182,8 @@ class ASER(Replay):
         (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
         self.descend(loss)
-        self.update(stream)
+        if self.lets_in:
+            self.update(stream)
         return Step.of(loss, both_out)
 
     def retrieve(self, stream: Samples) -> Samples:

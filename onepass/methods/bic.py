@@ -254,11 +254,11 @@ class BiC(Replay):
         of_new = self.new[y]
         if not bool(of_new.any()) or bool(of_new.all()):
             return
-        logits = self.evaluator(self.views.normalise(x))[:, : len(self.classes)]
+        logits = self.answering(self.views.normalise(x))[:, : len(self.classes)]
         self.spend("task ends", Images(trained=0, scored=held))
         # a small problem, of many small steps: faster on the host
         new = self.new[: len(self.classes)].cpu()
         self.correction.set(self.new, *fitted(logits.cpu(), y.cpu(), new, self.decay))
 
     def scorer(self) -> nn.Module:
-        return Corrected(self.evaluator, self.correction)
+        return Corrected(self.answering, self.correction)

@@ -163,6 +163,7 @@ class Co2L(Replay):
 
     previous: Previous = field(init=False, repr=False)
     least_memory: ClassVar[int] = 1
+    cannot: ClassVar[dict[str, str]] = {"distil": "features are trained, and there are no logits"}
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -229,9 +230,9 @@ class Co2L(Replay):
     def scorer(self) -> nn.Module:
         """A linear classifier of the features of the memory as it is."""
         held = int(self.store.size)
-        features = self.features_of(self.store.x[:held])
+        features = self.features_of(self.store.x[:held], self.answering)
         self.spend("scores", Images(trained=0, scored=held))
-        return ByFeatures(self.evaluator, FittedLinear(features, self.store.y[:held], self.seen))
+        return ByFeatures(self.answering, FittedLinear(features, self.store.y[:held], self.seen))
 
 
 def embedded(model: Classifier, views: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ Cost: 3 batch + replay images, forward and backward. Kept: raw sample and label.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -168,6 +169,9 @@ class ERAML(Replay):
         z = F.normalize(features.float())
         return Samples(z, samples.y.repeat(times), samples.weight.repeat(times))
 
+    def shown(self, batch: int) -> int:
+        return (batch + self.replay) * self.views_per_sample  # not the partners
+
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                       (b)
         partners = self.partners(stream)  # S: a positive each, then a negative each  (2 b)
@@ -177,8 +181,9 @@ class ERAML(Replay):
         views = self.views(torch.cat([x, partners.x, replay.x]))
         pieces = self.views.cut(views, (len(y), 2 * len(y), self.replay))
         of_stream, of_partners, of_replay = (self.model.features(piece) for piece in pieces)
-        stream_out = self.output(self.model.on(self.model.head, of_stream), stream)  # (b, C)
-        replay_out = self.output(self.model.on(self.model.head, of_replay), replay)  # (r, C)
+        head = partial(self.model.on, self.model.head)
+        stream_out = self.output(head(of_stream), stream, lambda: pieces[0])  # logits  (b, C)
+        replay_out = self.output(head(of_replay), replay, lambda: pieces[2])  # logits  (r, C)
 
         plain = (self.store.size == 0) | ~self.old.any()  # the first task, or an empty memory
         metric = contrast(

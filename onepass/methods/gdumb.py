@@ -200,6 +200,10 @@ class GDumb(WithMemory):
     least_memory: ClassVar[int] = 1
     quick: ClassVar[dict[str, Any]] = {"epochs": 16}
     trains_to_score: ClassVar[bool] = True
+    cannot: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("average", "distil", "repeats"),
+        "steps train nothing, and the network is fitted anew whenever scores are asked for",
+    )
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

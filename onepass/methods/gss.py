@@ -168,7 +168,13 @@ class GSS(Replay):
         return Scored(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
 
     def cost(self, batch: int) -> Images:
-        return super().cost(batch) + Images(self.subsets * self.subset_size + batch)
+        return super().cost(batch) + self.cost_of_letting_in(batch)
+
+    def cost_of_letting_in(self, batch: int) -> Images:
+        return Images(self.subsets * self.subset_size + batch)
+
+    def shown(self, batch: int) -> int:
+        return super().cost(batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                   (b)
@@ -179,9 +185,10 @@ class GSS(Replay):
         loss = stream_loss + replay_loss
         self.descend(loss)
 
-        score, diverse = self.scores_of(stream)  # c_i, and whether c < 0         (b) ()
-        self.store.exchange(x, y, score, diverse)  # in a full memory
-        self.store.add(x, y, score=score)  # in one with room
+        if self.lets_in:
+            score, diverse = self.scores_of(stream)  # c_i, and whether c < 0     (b) ()
+            self.store.exchange(x, y, score, diverse)  # in a full memory
+            self.store.add(x, y, score=score)  # in one with room
         return Step.of(loss, stream_out, replay_out)
 
     def scores_of(self, stream: Samples) -> tuple[Tensor, Tensor]:

@@ -162,6 +162,9 @@ class IL2A(Replay):
     pairs: int = 190
 
     previous: Previous = field(init=False, repr=False)
+    cannot: ClassVar[dict[str, str]] = {
+        "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
+    }
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

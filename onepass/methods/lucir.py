@@ -180,13 +180,13 @@ class LUCIR(Replay):
         views = self.views(samples.x)
         features = self.model.features(views)  # h                                (b + r, F)
         self.imprint(features, samples.y, samples.weight)
-        cosines = self.output(self.model.on(head.cosines, features), samples)  #  (b + r, C)
-        out = cosines._replace(logits=head.scale * cosines.logits)  # o           (b + r, C)
+        cosine = self.model.on(head.cosines, features)  #                         (b + r, C)
+        out = self.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
 
         label_loss = cross_entropy(out, among=self.seen)
         apart = 1 - F.cosine_similarity(features.float(), self.previous.features(views))
         feature_loss = mean(apart, out.weight)
-        margin_loss = margin_ranking(cosines, self.new, self.old, self.margin)
+        margin_loss = margin_ranking(out._replace(logits=cosine), self.new, self.old, self.margin)
         ratio = self.old.sum() / self.new.sum().clamp(min=1)  # |O| / |N|, 0 in the first task
         loss = label_loss + self.distill * ratio.sqrt() * feature_loss + margin_loss
 

@@ -243,6 +243,9 @@ class OCM(Replay):
         taught = (self.maps + 1) * self.replay
         return Images(trained=(contrasted + self.replay) * times, scored=taught * times)
 
+    def shown(self, batch: int) -> int:
+        return self.replay * self.views_per_sample  # all others have no logits
+
     @property
     def maps(self) -> int:
         """How many images, turned, each image becomes."""

@@ -62,6 +62,9 @@ class OCMGSA(OCM, GSA):
     def cost(self, batch: int) -> Images:
         return OCM.cost(self, batch) + GSA.cost(self, batch)
 
+    def shown(self, batch: int) -> int:
+        return OCM.shown(self, batch) + GSA.shown(self, batch)
+
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                      (b)
         terms, outputs, measured = self.objective(stream)  # T1, T2, T3 of GSA

@@ -94,6 +94,7 @@ class SCR(Replay):
     review: bool = True
 
     least_memory: ClassVar[int] = 1
+    cannot: ClassVar[dict[str, str]] = {"distil": "features are trained, and there are no logits"}
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -161,8 +162,10 @@ class SCR(Replay):
     def scorer(self) -> nn.Module:
         """The nearest of the class means of the memory as it is."""
         held = int(self.store.size)
-        features = self.features_of(self.store.x[:held])  # u before it is normalised
+        features = self.features_of(
+            self.store.x[:held], self.answering
+        )  # u before it is normalised
         weight = torch.ones(held, device=self.where)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
         self.spend("scores", Images(trained=0, scored=held))
-        return ByFeatures(self.evaluator, means)
+        return ByFeatures(self.answering, means)
