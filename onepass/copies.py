@@ -129,6 +129,7 @@ class Average(Copy):
     def __init__(self, trainer: Trainer, rule: Rule) -> None:
         super().__init__(trainer)
         self.rule = rule
+        self._pairs = _Pairs(self.model, self.network)
         self.updates = torch.zeros((), device=trainer.where)
 
     def rate(self) -> Tensor:
@@ -140,19 +141,16 @@ class Average(Copy):
     @torch.no_grad()
     def follow(self) -> None:
         self.updates += 1
-        for moving, now in self._pairs():
-            _move_towards(moving, now, self.rate())
-
-    def _pairs(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """What moves, and what it follows, for each kind of number; whole ones are copied."""
-        now, means = _values(self.network), _values(self.model)
-        for dtype in {mean.dtype for mean in means.values()}:
-            names = [name for name, mean in means.items() if mean.dtype == dtype]
-            pair = [means[name] for name in names], [now[name] for name in names]
-            if dtype.is_floating_point:
-                yield pair
+        rate = self.rate()
+        for kind, means, now in self._pairs.by_kind():
+            if kind.is_floating_point:
+                _move_towards(means, now, rate)
             else:
-                torch._foreach_copy_(*pair)
+                torch._foreach_copy_(means, now)
+
+    def grow(self, rows: int) -> None:
+        super().grow(rows)
+        self._pairs = _Pairs(self.model, self.network)
 
 
 def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
@@ -170,6 +168,32 @@ def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
         maximize=True,
         is_first_step=False,
     )
+
+
+class _Pairs:
+    """The tensors of a copy beside those of the network that can move: found once, since a step of
+    a small network takes hardly longer than to look for them."""
+
+    def __init__(self, copied: Classifier, network: Classifier) -> None:
+        weights = zip(copied.parameters(), network.parameters(), strict=True)
+        self.weights = [pair for pair in weights if pair[1].requires_grad]
+        modules = zip(copied.modules(), network.modules(), strict=True)
+        found = {
+            id(buffer): (theirs, own, name)  # each once, however many layers share it
+            for theirs, own in modules
+            for name, buffer in own.named_buffers(recurse=False)
+            if own is not network.head  # what the head remembers for training
+        }
+        self.buffers = list(found.values())
+
+    def by_kind(self) -> Iterator[tuple[torch.dtype, list[Tensor], list[Tensor]]]:
+        """The copy's and the network's, for each kind of number. Buffers are looked up: a network
+        may put others in their place."""
+        buffers = [(getattr(a, name), getattr(b, name)) for a, b, name in self.buffers]
+        pairs = [*self.weights, *buffers]
+        for kind in {now.dtype for _, now in pairs}:
+            same = [pair for pair in pairs if pair[1].dtype == kind]
+            yield kind, [mean for mean, _ in same], [now for _, now in same]
 
 
 def _values(model: Classifier) -> dict[str, Tensor]:
