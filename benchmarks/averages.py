@@ -37,11 +37,11 @@ from onepass.record import surroundings
 from onepass.supplies import Supplies
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
-GROWING = (8, 16, 32)
-LIMITS = (100, 200)  # of the horizon of `growing 16`, in steps
-FRACTIONS = (0.25, 0.5)  # of the time since a class arrived
+GROWING = (16,)
+LIMITS = (100,)  # of the horizon of `growing 16`, in steps
+FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 LONGEST = 500
-PAIRS = (("student", "0.995"), ("0.98", "0.998"), ("0.99", "0.998"), ("0.98", "growing 16"))
+PAIRS = (("0.98", "0.998"),)
 
 
 class Growing(Average):
@@ -49,10 +49,10 @@ class Growing(Average):
 
     def __init__(self, trainer: Any, grow: float, limit: float = torch.inf) -> None:
         super().__init__(trainer, 0.0)
-        self.grow, self.limit = grow, limit
+        self.growth, self.limit = grow, limit
 
     def rate(self) -> Tensor:
-        return ((self.grow + 1) / (self.updates + self.grow)).clamp(min=1 / self.limit)
+        return ((self.growth + 1) / (self.updates + self.growth)).clamp(min=1 / self.limit)
 
 
 class SinceArrivals(Average):
@@ -97,6 +97,11 @@ def with_averages(kind: type) -> type:
             }
             for number, one in enumerate(self.averages.values()):
                 setattr(self, f"average_{number}", one)
+
+        def taught_step(self, x: Tensor, y: Tensor) -> Any:
+            if self.evaluating_teacher and self.averaged is not None:
+                self.averaged.teach = self.averaged.__call__
+            return super().taught_step(x, y)
 
     return Averaged
 
@@ -144,13 +149,16 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--validation", type=float, default=0.1)
     parser.add_argument("--every", type=int)
+    parser.add_argument("--teacher", choices=["training", "evaluating"], default="training")
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
     given = vars(parser.parse_args())
+    teacher = given.pop("teacher")
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
     supplies = Supplies()
     stream, plain = job.make(supplies.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
+    learner.evaluating_teacher = teacher == "evaluating"
     scores = Scores(stream.dataset)
     with computing(job.threads, job.deterministic):
         for tick in evaluate(learner, stream, every=job.score_every(stream), listeners=[scores]):
@@ -163,7 +171,7 @@ def main() -> None:
         }
         for name in names
     }
-    costs = {"images": learner.images(job.batch), "seconds": last.seconds}
+    costs = {"teacher": teacher, "images": learner.images(job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
     print(json.dumps({**whole, **surroundings()}), flush=True)
 

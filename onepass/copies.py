@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.nets import Classifier, Head
+from onepass.nets import Classifier, Head, normalising
 from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
 
 Rule = float | Literal["growing"]  # a decay, or the name of a rule
 GROWTH = 16
-LONGEST = 500  # steps
+LONGEST = 1000  # steps
 
 
 class Copy(Part):
@@ -118,8 +118,8 @@ class Average(Copy):
 
     rate_t = max(1 - decay, 1 / (t + 1)) for a decay, so that it begins as the plain mean of all
     networks so far, the initial one included, instead of staying near that one.
-    rate_t = max(17 / (t + 16), 1 / 500) for `growing`: it spans the last t / 17 steps, since a
-    network changes less and less, but never more than 500, since classes go on arriving
+    rate_t = max(17 / (t + 16), 1 / 1000) for `growing`: it spans the last t / 17 steps, since a
+    network changes less and less, but never more than 1000, since classes go on arriving
     (results/averages-cifar100.md).
     BatchNorm's statistics are averaged as weights are; whole numbers are those of the network.
     """
@@ -130,7 +130,14 @@ class Average(Copy):
         super().__init__(trainer)
         self.rule = rule
         self._pairs = _Pairs(self.model, self.network)
+        self._teacher = normalising(self.model, self.network)
         self.updates = torch.zeros((), device=trainer.where)
+
+    @torch.no_grad()
+    def teach(self, views: Tensor) -> Tensor:
+        """Its logits (n, C) of views, where BatchNorm has the statistics of these views, as in the
+        network that trains, and leaves its own alone."""
+        return self._teacher.train_forward(views)
 
     def rate(self) -> Tensor:
         """How far it moves towards the network at this update."""
@@ -151,6 +158,7 @@ class Average(Copy):
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self._pairs = _Pairs(self.model, self.network)
+        self._teacher = normalising(self.model, self.network)
 
 
 def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:

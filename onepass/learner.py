@@ -83,7 +83,7 @@ class Learner(SelfTaught, ABC):
         A network that brings its own preprocessing has no use for them: they are ignored.
     average
         Predictions come from an exponential average of the network over the optimiser's steps: of
-        this decay, or `growing`, over the last seventeenth of all steps, 500 at most. None: from
+        this decay, or `growing`, over the last seventeenth of all steps, 1000 at most. None: from
         the network itself. Training does not notice.
     distil, distil_temperature, distil_raw
         The average teaches the network on the views of each step, so strongly, at this temperature;

@@ -8,11 +8,14 @@ method: whatever a step shows the network by `forward` or `output`, the average 
     L + distil T^2 E KL(softmax(average(v) / T) || softmax(network(v) / T))      over classes seen
 
 is what the optimiser descends, where L is the method's own loss and v are the views of the step.
+The average teaches as the network learns: BatchNorm has the statistics of the batch, in the same
+forwards, so that an average that equals the network has nothing to teach.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
@@ -22,16 +25,20 @@ from torch import Tensor
 from onepass.copies import Average, Rule
 from onepass.losses import distillation
 from onepass.nets import Classifier
-from onepass.parts import Images, Output, Samples, Show, Step, not_shown
+from onepass.parts import Images, Output, Samples, Step
 from onepass.steps import Steps
 from onepass.trainer import Training
 
 
 class Shown(NamedTuple):
-    """What the network said of some views, and the raw samples that these are of."""
+    """What the network said of some samples in one forward, and the samples as they are."""
 
-    output: Output
-    x: Tensor
+    outputs: Sequence[Output]
+    samples: Sequence[Samples]
+
+    @property
+    def views(self) -> Tensor:
+        return torch.cat([output.views for output in self.outputs])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -108,11 +115,22 @@ class SelfTaught(Steps, Training):
         terms, self._lesson = {**done.terms, "distil": self._lesson.detach()}, None
         return replace(done, terms=terms)
 
-    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
-        out = super().output(logits, batch, show)
-        if self.distil and show is not not_shown:
-            self._shown.append(Shown(out, batch.x))
-        return out
+    def forward(self, *batches: Samples) -> list[Output]:
+        outputs = super().forward(*batches)
+        self.note(outputs, batches)
+        return outputs
+
+    def forward_apart(self, *batches: Samples) -> list[Output]:
+        outputs = super().forward_apart(*batches)
+        for output, batch in zip(outputs, batches, strict=True):
+            self.note([output], [batch])
+        return outputs
+
+    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+        """What one forward said of some batches: the average will be asked about them too. For
+        steps that do without `forward`."""
+        if self.distil:
+            self._shown.append(Shown(outputs, batches))
 
     def descend(self, loss: Tensor) -> None:
         super().descend(self._with_lesson(loss))
@@ -124,17 +142,20 @@ class SelfTaught(Steps, Training):
         """The loss, and what the average teaches on all that was shown since the last time."""
         if not self._shown or self.averaged is None:
             return loss
-        output = Output.of_all([one.output for one in self._shown])
-        taught = self.averaged(torch.cat([one.output.views for one in self._shown]))  # (n, C)
-        lessons = [self._lesson_on(output, taught)]
-        if self.distil_raw:  # the network is also shown the samples as they are
-            raw = torch.cat([self.views.plain(one.x) for one in self._shown])
-            of_raw = output._replace(logits=self.model.train_forward(raw))
-            lessons.append(self._lesson_on(of_raw, taught))
+        shown = list(self._shown)
         self._shown.clear()
-        lesson = torch.stack(lessons).mean()
+        output = Output.of_all([output for one in shown for output in one.outputs])
+        taught = torch.cat([self.averaged.teach(one.views) for one in shown])  # (n, C)
+        lesson = self._lesson_on(output, taught)
+        if self.distil_raw:  # the network is also shown the samples as they are
+            raw = torch.cat([self.model.train_forward(self._raw(one)) for one in shown])
+            lesson = (lesson + self._lesson_on(output._replace(logits=raw), taught)) / 2
         self._lesson = lesson if self._lesson is None else self._lesson + lesson.detach()
         return loss + self.distil * lesson
+
+    def _raw(self, shown: Shown) -> Tensor:
+        """The samples, each batch with its mirror images behind, as outputs have them."""
+        return torch.cat([self.views.plain(one.x) for one in shown.samples])
 
     def _lesson_on(self, output: Output, taught: Tensor) -> Tensor:
         return distillation(output, taught, self.seen, self.distil_temperature)

@@ -184,6 +184,8 @@ class ERAML(Replay):
         head = partial(self.model.on, self.model.head)
         stream_out = self.output(head(of_stream), stream, lambda: pieces[0])  # logits  (b, C)
         replay_out = self.output(head(of_replay), replay, lambda: pieces[2])  # logits  (r, C)
+        self.note([stream_out], [stream])
+        self.note([replay_out], [replay])
 
         plain = (self.store.size == 0) | ~self.old.any()  # the first task, or an empty memory
         metric = contrast(

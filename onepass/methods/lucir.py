@@ -182,6 +182,7 @@ class LUCIR(Replay):
         self.imprint(features, samples.y, samples.weight)
         cosine = self.model.on(head.cosines, features)  #                         (b + r, C)
         out = self.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
+        self.note([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)
         apart = 1 - F.cosine_similarity(features.float(), self.previous.features(views))

@@ -13,7 +13,7 @@ from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.projection import projected, projection
 from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
-from onepass.nets.twin import evaluating, refresh
+from onepass.nets.twin import evaluating, normalising, refresh
 from onepass.nets.virtual import after_step, combined, logits_with, of_free_rows
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "feature_count",
     "logits_with",
     "network",
+    "normalising",
     "of_free_rows",
     "preprocessing",
     "projected",

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from onepass.nets.frozen import Norms
+
 Net = TypeVar("Net", bound=nn.Module)
 VALUES = (int, float, bool, str)
 
@@ -20,6 +22,17 @@ def evaluating(net: Net) -> Net:
     """
     shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
     return copy.deepcopy(net, shared).eval()
+
+
+def normalising(net: Net, like: nn.Module) -> Net:
+    """The same tensors once more, evaluating; but normalisation layers that train in `like`, a
+    network of the same kind, have the statistics of each batch and leave the running ones alone."""
+    twin = evaluating(net)
+    for own, theirs in zip(twin.modules(), like.modules(), strict=True):
+        if isinstance(own, Norms) and theirs.training:
+            own.train()
+            own.momentum = 0.0
+    return twin
 
 
 def refresh(twin: nn.Module, net: nn.Module) -> None:
