@@ -102,11 +102,11 @@ class SelfTaught(Steps, Training):
     def taught_step(self, x: Tensor, y: Tensor) -> Step:
         """The method's step; what the average had to say is a term of it."""
         self._shown.clear()
+        self._lesson = None  # of a step that failed, or of the end of a task
         done = self.step(x, y)
         if self._lesson is None:
             return done
-        terms, self._lesson = {**done.terms, "distil": self._lesson.detach()}, None
-        return replace(done, terms=terms)
+        return replace(done, terms={**done.terms, "distil": self._lesson})
 
     def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
         out = super().output(logits, batch, show)
@@ -133,7 +133,8 @@ class SelfTaught(Steps, Training):
             lessons.append(self._lesson_on(of_raw, taught))
         self._shown.clear()
         lesson = torch.stack(lessons).mean()
-        self._lesson = lesson if self._lesson is None else self._lesson + lesson.detach()
+        said = lesson.detach()
+        self._lesson = said if self._lesson is None else self._lesson + said
         return loss + self.distil * lesson
 
     def _lesson_on(self, output: Output, taught: Tensor) -> Tensor:
