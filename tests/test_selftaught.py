@@ -5,16 +5,19 @@ the contract; that a step which fails in a repeat leaves no trace, in `test_fail
 import copy
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from command import onepass as command
 from command import refused
 from replaying import BOUNDARY, batches, corners, flat, learned, random_batches, small
+from teaching import register
 from torch import nn
 
 import onepass
 from onepass import ER, GSA, BiC, Finetune, InputError, registry
+from onepass.checks import CHECKS, check_method
 from onepass.memory import Reservoir
 from onepass.parts import Samples
 from onepass.passes import watched
@@ -69,6 +72,15 @@ def test_an_average_of_decay_nothing_predicts_as_the_method_itself(key):
     )
     assert averaged.averaged is not None
     torch.testing.assert_close(averaged.scores(x), plain.scores(x), atol=1e-5, rtol=1e-5)
+
+
+def test_the_average_follows_a_head_that_has_grown():
+    labels = [[0, 1, 1], BOUNDARY, list(range(20)), [3, 19, 18]]
+    learner = learned(small(ER, net=Normed(), lr=0.05, average=0.0), batches(labels))
+    head, averaged = learner.model.head, learner.averaged.model.head
+    assert averaged.capacity == 32
+    torch.testing.assert_close(averaged.weight, head.weight)
+    torch.testing.assert_close(averaged.bias, head.bias)
 
 
 @pytest.mark.parametrize("rule", [0, 0.5, 0.99, "growing"])
@@ -454,6 +466,41 @@ def test_what_bic_holds_out_is_trained_on_in_no_repeat(monkeypatch):
         held.extend(row.tolist() for row in learner.held_out.x[: int(learner.held_out.size)])
     assert len(held) > 10
     assert not [row for row in held if row in trained]
+
+
+# ---- the contract, of methods that have all of it without being asked
+
+
+@dataclass(kw_only=True, eq=False)
+class TaughtER(ER):
+    __doc__ = ER.__doc__
+
+    average: float | str | None = "growing"
+    distil: float = 1.0
+    distil_raw: bool = True
+    repeats: int = 2
+
+
+@dataclass(kw_only=True, eq=False)
+class TaughtGSA(GSA):
+    __doc__ = GSA.__doc__
+
+    average: float | str | None = 0.9
+    distil: float = 1.0
+    repeats: int = 3
+
+
+def test_a_step_with_a_lesson_stays_on_the_device():
+    CHECKS["the_step_stays_on_the_device"](TaughtER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [TaughtER, TaughtGSA])
+def test_the_whole_contract_is_kept_with_lessons_and_repeats(kind, monkeypatch):
+    register(monkeypatch, kind)
+    outcome = check_method(kind)
+    # these are here and not in a method's file
+    assert not outcome.failed.keys() - {"the_file_explains_itself"}, outcome.failed
 
 
 # ---- files, snapshots, bytes

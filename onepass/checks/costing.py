@@ -151,7 +151,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
             fake = copy.deepcopy(learner, clones)
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         with mode:
-            fake.step(mode.from_tensor(x), mode.from_tensor(rows))
+            fake.taught_step(mode.from_tensor(x), mode.from_tensor(rows))
             fake.trainer.finish()
 
 
@@ -193,7 +193,7 @@ def the_step_never_waits(method: Method) -> None:
     rows = learner._admit(y.tolist())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        learner.step(x, rows)
+        learner.taught_step(x, rows)
         learner.trainer.finish()
     finally:
         torch.cuda.set_sync_debug_mode("default")
