@@ -145,9 +145,12 @@ def test_an_augmentation_that_fails_in_a_repeat_changes_nothing_in_a_network_of_
 
     learner = taught("er", net="mlp", augment=fragile, repeats=2)
     before, (x, y) = learner.state_sha256(), batch([1, 0, 1], seed=9)
+    trainer = learner.trainer
     with pytest.raises(Boom):
         learner.learn(x, y)
     assert learner.state_sha256() == before
+    assert trainer.begins, "whatever is done next is not the rest of a batch"
+    assert trainer.lets_in
     learner.learn(x, y)
     calls.clear()
     calm = taught("er", net="mlp", augment=fragile, repeats=2)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from command import onepass as command
 from command import refused
-from replaying import BOUNDARY, batches, corners, flat, learned, random_batches, small
+from replaying import BOUNDARY, Trained, batches, corners, flat, learned, random_batches, small
 from teaching import register
 from torch import nn
 
 import onepass
-from onepass import ER, GSA, BiC, Finetune, InputError, registry
+from onepass import ER, GSA, GSS, BiC, Finetune, InputError, registry
 from onepass.checks import CHECKS, check_method
 from onepass.memory import Reservoir
 from onepass.parts import Samples
@@ -264,6 +264,12 @@ def naive_lesson(own, noted, learner):
 
 def noting(learner):
     """What the lesson of each descent must be, from what the step shows the network."""
+    return noted_by(learner, Noted)
+
+
+def noted_by(learner, note):
+    """What `note` makes of the learner before each descent, when `learner.noted` holds what the
+    network said since the last one, and of which samples."""
     learner.noted, expected = [], []
     output, descend, gradients = learner.output, learner.descend, learner.gradients
 
@@ -274,7 +280,7 @@ def noting(learner):
 
     def noting_first(call):
         def go_on(loss):
-            expected.append(Noted(learner))
+            expected.append(note(learner))
             learner.noted.clear()
             return call(loss)
 
@@ -333,6 +339,35 @@ def test_the_lesson_is_that_of_a_second_implementation(key, settings, raw, mirro
         assert padded or learner.steps > 1 or key == "agem", "the memory was empty"
         expected.clear()
     assert some == 6, "every step has a lesson worth comparing"
+
+
+def said_of_views(learner):
+    """What the network says of the views that are kept, and what it has said in the step."""
+    return [(learner.model(out.views), out.logits) for out, _ in learner.noted]
+
+
+SHOWING = [info.key for info in registry.methods() if "distil" not in info.learner.cannot]
+
+
+@pytest.mark.parametrize("key", SHOWING)
+def test_the_average_is_shown_the_views_that_the_network_has_seen(key):
+    """Without BatchNorm a network says the same of them again."""
+    kind = registry.get(key).learner
+    settings = {"augment": "crop-grey", "mirror": True, "average": 0.8, "distil": 1.0}
+    learner = small(kind, net=Trained(), lr=0.05, **kind.quick, **settings)
+    learner.prepare((1, 4, 4), torch.uint8)
+    pairs = noted_by(learner, said_of_views)
+    source = torch.Generator().manual_seed(1)
+    for labels in TASKS:
+        if labels == BOUNDARY:
+            learner.new_task()
+        else:
+            shape = (len(labels), 1, 4, 4)
+            x = torch.randint(256, shape, generator=source, dtype=torch.uint8)
+            learner.learn(x, labels)
+    assert len(pairs) >= 6
+    for again, said in (pair for one in pairs for pair in one):
+        torch.testing.assert_close(again, said)
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -451,6 +486,11 @@ def test_the_memory_is_offered_each_sample_once(key, monkeypatch):
     assert offered == [len(labels) for labels in TASKS if labels != BOUNDARY]
 
 
+def test_gss_keeps_to_the_contract_too():
+    """The whole contract takes long with it, and is run with what is slow."""
+    CHECKS["an_average_may_teach"](GSS)
+
+
 def test_what_bic_holds_out_is_trained_on_in_no_repeat(monkeypatch):
     learner = small(BiC, net=Normed(), lr=0.05, memory=40, validation=0.5, repeats=3)
     trained, held = [], []
@@ -473,8 +513,6 @@ def test_what_bic_holds_out_is_trained_on_in_no_repeat(monkeypatch):
 
 @dataclass(kw_only=True, eq=False)
 class TaughtER(ER):
-    __doc__ = ER.__doc__
-
     average: float | str | None = "growing"
     distil: float = 1.0
     distil_raw: bool = True
@@ -483,8 +521,6 @@ class TaughtER(ER):
 
 @dataclass(kw_only=True, eq=False)
 class TaughtGSA(GSA):
-    __doc__ = GSA.__doc__
-
     average: float | str | None = 0.9
     distil: float = 1.0
     repeats: int = 3
