@@ -594,6 +594,19 @@ def test_files_without_the_memory_and_snapshots_predict_with_the_average(key, tm
     assert torch.equal(learner.snapshot().scores(x), by_average)
 
 
+def test_bic_corrects_what_the_average_says():
+    """The correction is fitted to the logits of whoever predicts."""
+    settings = {"net": Normed(), "lr": 0.05, "memory": 40, "validation": 0.5, "average": 0.9}
+    learner = learned(small(BiC, **settings), batches(TASKS))
+    other, before = copy.deepcopy(learner), learner.correction.state_dict()
+    with torch.no_grad():
+        other.model.head.weight.zero_()
+    for one in (learner, other):
+        one.end_task()
+    assert same(other.correction.state_dict(), learner.correction.state_dict())
+    assert not same(before, learner.correction.state_dict())
+
+
 def test_the_average_is_declared_among_the_copies():
     plain, averaged = (learned(small(ER, average=rule), batches(TASKS)) for rule in (None, 0.5))
     own = sum(one.numel() * one.element_size() for one in averaged.averaged.model.parameters())
