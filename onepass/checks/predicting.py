@@ -74,7 +74,7 @@ def the_average_predicts(method: Method) -> None:
     trains."""
     if "average" in method.cannot:
         return
-    stream = small_stream()
+    stream = small_stream(shape=(16,))
     learner = teach(make(method, average=0.9), stream, last=9)
     x = samples(stream)
     alone = learner.scores(x)
