@@ -109,11 +109,11 @@ class SelfTaught(Steps, Training):
     def taught_step(self, x: Tensor, y: Tensor) -> Step:
         """The method's step; what the average had to say is a term of it."""
         self._shown.clear()
+        self._lesson = None  # of a step that failed, or of the end of a task
         done = self.step(x, y)
         if self._lesson is None:
             return done
-        terms, self._lesson = {**done.terms, "distil": self._lesson.detach()}, None
-        return replace(done, terms=terms)
+        return replace(done, terms={**done.terms, "distil": self._lesson})
 
     def forward(self, *batches: Samples) -> list[Output]:
         outputs = super().forward(*batches)
@@ -150,7 +150,8 @@ class SelfTaught(Steps, Training):
         if self.distil_raw:  # the network is also shown the samples as they are
             raw = torch.cat([self.model.train_forward(self._raw(one)) for one in shown])
             lesson = (lesson + self._lesson_on(output._replace(logits=raw), taught)) / 2
-        self._lesson = lesson if self._lesson is None else self._lesson + lesson.detach()
+        said = lesson.detach()
+        self._lesson = said if self._lesson is None else self._lesson + said
         return loss + self.distil * lesson
 
     def _raw(self, shown: Shown) -> Tensor:

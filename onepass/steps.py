@@ -85,6 +85,11 @@ class Steps(ABC):
         return self.trainer.old
 
     @property
+    def begins(self) -> bool:
+        """Whether this is the first step on its batch."""
+        return self.trainer.begins
+
+    @property
     def lets_in(self) -> bool:
         """Whether this is the last step on its batch, which the memory takes it in."""
         return self.trainer.lets_in

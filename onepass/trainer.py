@@ -145,7 +145,7 @@ class Trainer:
         self._twin = evaluating(self.model)
         self.aside = Aside()
         self._waiting: list[tuple[Store, Callable[[], None]]] = []
-        self.lets_in = True  # whether the step that runs is the last one on its batch
+        self.begins = self.lets_in = True  # whether the step is the first, the last on its batch
         self._moved: bool | None = None  # whether the network has, in the step; None outside of one
         self._asked_again: bool | None = None  # when it had; None before a step has shown it
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
@@ -205,9 +205,10 @@ class Trainer:
     @property
     def may_fail_late(self) -> bool:
         """Whether a step may fail when the network has moved: its method asks the network again
-        then, as far as one step has shown, and the network is not one of ours, which answer
-        whenever they have answered before. (A graph asks nobody.)"""
+        then, as far as one step has shown, and network or augmentation is not one of ours, which
+        answer whenever they have answered before. (A graph asks nobody.)"""
         ours = type(self.model.body).__module__.startswith("onepass.")
+        ours = ours and isinstance(self.settings.augment, str)
         may_ask = self._asked_again is not False and isinstance(self._engine, engine.Eager)
         return may_ask and not ours
 
@@ -224,8 +225,8 @@ class Trainer:
             before = None if parallel.capturing(x) else self._mark()  # a capture moves nothing
             self._moved = False
             try:
-                for left in reversed(range(times)):
-                    self.lets_in = left == 0
+                for turn in range(times):
+                    self.begins, self.lets_in = turn == 0, turn == times - 1
                     done = step(x, y)
                     self.finish()
             except BaseException:
@@ -234,7 +235,7 @@ class Trainer:
                     self._back_to(before)
                 raise
             finally:
-                self._moved, self.lets_in = None, True
+                self._moved, self.begins, self.lets_in = None, True, True
             self._asked_again = bool(self._asked_again)
             return done
 

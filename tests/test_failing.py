@@ -76,11 +76,11 @@ def batch(labels, seed=0):
     return y.view(-1, 1) + torch.randn(len(y), 6, generator=source), y
 
 
-def taught(key, gap=9, net=None):
+def taught(key, gap=9, net=None, **settings):
     kind = registry.get(key).learner
     small = {"memory": 12, **REPLAYING, **dict.fromkeys(kind.quick, 1)}
     chosen = {name: value for name, value in small.items() if name in kind.setting_names()}
-    learner = kind(net=net or Fragile(), gap=gap, device="cpu", seed=1, **chosen)
+    learner = kind(net=net or Fragile(), gap=gap, device="cpu", seed=1, **chosen, **settings)
     for seed, labels in enumerate(FIRST):
         learner.learn(*batch(labels, seed))
     return learner
@@ -115,6 +115,47 @@ def test_a_step_that_fails_changes_nothing_wherever_it_fails(key, kind):
     assert learner.state_sha256() == calm.state_sha256(), "what failed shows later"
     for one in (learner, calm):
         one.learn(*batch([0, 1, 0], seed=10))
+    assert learner.state_sha256() == calm.state_sha256()
+
+
+SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
+
+
+@pytest.mark.parametrize("key", ["finetune", "gsa", "aser", "mir", "bic"])
+def test_a_step_that_fails_in_a_repeat_changes_nothing_wherever_it_fails(key):
+    learner, calm = (taught(key, **SELF_TAUGHT) for _ in range(2))
+    x, y = batch([1, 0, 1], seed=9)
+    failed = failures(learner, lambda: learner.learn(x, y))
+    assert failed >= 2 * 4, "network, average, network again, gradients, and all of it twice"
+    calm.learn(x, y)
+    assert learner.state_sha256() == calm.state_sha256(), "what failed shows later"
+    for one in (learner, calm):
+        one.learn(*batch([0, 1, 0], seed=10))
+    assert learner.state_sha256() == calm.state_sha256()
+
+
+def test_an_augmentation_that_fails_in_a_repeat_changes_nothing_in_a_network_of_ours():
+    calls = []
+
+    def fragile(x, rng):
+        calls.append(1)
+        if len(calls) == 10:  # the second of the two on the fifth batch
+            raise Boom
+        return x + torch.rand(x.shape, generator=rng)
+
+    learner = taught("er", net="mlp", augment=fragile, repeats=2)
+    before, (x, y) = learner.state_sha256(), batch([1, 0, 1], seed=9)
+    trainer = learner.trainer
+    with pytest.raises(Boom):
+        learner.learn(x, y)
+    assert learner.state_sha256() == before
+    assert trainer.begins, "whatever is done next is not the rest of a batch"
+    assert trainer.lets_in
+    learner.learn(x, y)
+    calls.clear()
+    calm = taught("er", net="mlp", augment=fragile, repeats=2)
+    calls.clear()
+    calm.learn(x, y)
     assert learner.state_sha256() == calm.state_sha256()
 
 

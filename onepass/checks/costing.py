@@ -12,9 +12,20 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
-from onepass.checks.tools import Method, expect, make, samples, small_stream, teach
+from onepass.checks.tools import (
+    Method,
+    dataset,
+    expect,
+    make,
+    samples,
+    small_stream,
+    taught,
+    teach,
+)
+from onepass.learner import Learner
 from onepass.parts import Images
 from onepass.passes import watched
+from onepass.streams import ClassIncremental, Stream
 
 
 def declared_images_are_counted(method: Method) -> None:
@@ -23,13 +34,34 @@ def declared_images_are_counted(method: Method) -> None:
     for shape in ((3, 8, 8), (16,)):
         stream = small_stream(shape=shape)
         learner = teach(make(method, engine="eager"), stream, last=20)
-        with watched(type(learner.model.body)) as passes:
-            teach(learner, stream, first=20, last=21)
-        found = Images(
-            trained=sum(one.images for one in passes if one.graded),
-            scored=sum(one.images for one in passes if not one.graded),
-        )
-        expect(found == learner.images(10), f"{found} counted, {learner.images(10)} declared")
+        _expect_declared(learner, stream, 20)
+
+
+def _expect_declared(learner: Learner, stream: Stream, index: int) -> None:
+    with watched(type(learner.model.body)) as passes:
+        teach(learner, stream, first=index, last=index + 1)
+    found = Images(
+        trained=sum(one.images for one in passes if one.graded),
+        scored=sum(one.images for one in passes if not one.graded),
+    )
+    declared = learner.images(len(stream.indices(index)))
+    expect(found == declared, f"{found} counted, {declared} declared")
+
+
+def an_average_may_teach(method: Method) -> None:
+    """With an average, lessons of it and repeated steps, as far as the method can: classes beyond
+    the head's first capacity are learned, scores are finite, images are those that are declared,
+    and the memory takes each sample once."""
+    groups = [list(range(10)), list(range(10, 20))]
+    stream = ClassIncremental(dataset(20), tasks=groups, batch=20, seed=1)
+    learner = make(method, engine="eager", mirror=True, **taught(method))
+    teach(learner, stream, last=2)
+    teach(learner, stream, first=20, last=22)
+    expect(len(learner.classes) > 16, "the head did not grow")
+    _expect_declared(learner, stream, 22)
+    held = [image.numpy().tobytes() for image in learner.kept.x.cpu()]
+    expect(len(set(held)) == len(held), "the memory took a sample more than once")
+    expect(bool(torch.isfinite(learner.scores(samples(stream))).all()), "a score is not finite")
 
 
 def memory_is_bounded(method: Method) -> None:
@@ -119,7 +151,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
             fake = copy.deepcopy(learner, clones)
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         with mode:
-            fake.step(mode.from_tensor(x), mode.from_tensor(rows))
+            fake.taught_step(mode.from_tensor(x), mode.from_tensor(rows))
             fake.trainer.finish()
 
 
@@ -161,7 +193,7 @@ def the_step_never_waits(method: Method) -> None:
     rows = learner._admit(y.tolist())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        learner.step(x, rows)
+        learner.taught_step(x, rows)
         learner.trainer.finish()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -16,6 +16,7 @@ from onepass.checks.tools import (
 )
 from onepass.errors import InputError
 from onepass.evaluate import evaluate
+from onepass.files import sha256
 from onepass.methods.finetune import Finetune
 from onepass.probes import BalanceProbe
 from onepass.streams import ClassIncremental
@@ -234,6 +235,20 @@ def probing_changes_nothing(method: Method) -> None:
         give(plain)
         probe.stepped(watched, give(watched))
     expect(plain.state_sha256() == watched.state_sha256(), "the probe disturbed what it measures")
+
+
+def training_does_not_notice_an_average(method: Method) -> None:
+    """With an average or without one: the same network, memory, optimiser and generators, to the
+    bit."""
+    if "average" in method.cannot:
+        return
+    stream = small_stream()
+    ends = [
+        teach(make(method, average=rule, distil=0.0), stream, last=9).state_dict()
+        for rule in (None, 0.9)
+    ]
+    ends[1]["parts"].pop("averaged")
+    expect(sha256(ends[0]) == sha256(ends[1]), "the average disturbs what it follows")
 
 
 def beats_finetuning(method: Method) -> None:

@@ -67,3 +67,19 @@ def a_snapshot_stays(method: Method) -> None:
     expect(torch.equal(snapshot.scores(x), scores), "the snapshot's scores are others now")
     expect(list(snapshot.classes) == learner.classes[: scores.shape[1]], "its classes changed")
     expect(not torch.equal(learner.scores(x)[:, : scores.shape[1]], scores), "nothing was learned")
+
+
+def the_average_predicts(method: Method) -> None:
+    """Where there is an average, scores are made with it alone, and not with the network that
+    trains."""
+    if "average" in method.cannot:
+        return
+    stream = small_stream(shape=(16,))
+    learner = teach(make(method, average=0.9), stream, last=9)
+    x = samples(stream)
+    alone = learner.scores(x)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.zero_()
+    learner._scorer = None  # made for this state, with whatever it asks
+    expect(torch.equal(learner.scores(x), alone), "scores are made with the network that trains")

@@ -51,6 +51,8 @@ def the_memory_may_take_the_batch_at_once(method: Method) -> None:
 
 
 def _let_in_at_once(trainer: Trainer, store: Store, work: Callable[[], None], *_: Tensor) -> None:
+    if not trainer.lets_in:
+        return
     work()
     store.close()
     trainer._waiting.append((store, lambda: None))  # opens the store when the step is done

@@ -184,6 +184,7 @@ class BiC(Replay):
     held_out: HeldOut = field(init=False, repr=False)
     previous: Previous = field(init=False, repr=False)
     correction: Correction = field(init=False, repr=False)
+    _held: Tensor = field(init=False, repr=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -227,8 +228,10 @@ class BiC(Replay):
         return Images(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        lots = torch.rand(len(y), generator=self.rngs["draws"], device=self.where)
-        held = self.held_out.wanted(y, lots < self.validation)  # for V, not for X          (b)
+        if self.begins:  # whoever is held out from one step on a batch is from all
+            lots = torch.rand(len(y), generator=self.rngs["draws"], device=self.where)
+            self._held = self.held_out.wanted(y, lots < self.validation)
+        held = self._held  # for V, not for X                                                (b)
         stream = self.as_samples(x, y)._replace(weight=(~held).float())
         replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
         (both_out,) = self.forward(stream.then(replay))  # o of X                      (b + r, C)

@@ -51,15 +51,20 @@ TINY = torch.finfo(torch.float32).tiny
 LEAST_EXPONENT = -120  # its power of 2 has an inverse in fp32
 
 
+def rows(gradient: Tensor) -> Tensor:
+    """One for each sample or subset, also of a parameter that is a single number."""
+    return gradient.reshape(len(gradient), -1)
+
+
 def inner(first: Gradients, second: Gradients) -> Tensor:
     """Dot products of all pairs, summed over parameters: no gradient is copied into one vector."""
-    pairs = ((first[name].flatten(1), second[name].flatten(1)) for name in first)
+    pairs = ((rows(first[name]), rows(second[name])) for name in first)
     return torch.stack([one @ other.T for one, other in pairs]).sum(dim=0)
 
 
 def magnitude(gradients: Gradients) -> Tensor:
     """The exponent of each one's largest entry."""
-    largest = [one.flatten(1).abs().amax(dim=1) for one in gradients.values()]
+    largest = [rows(one).abs().amax(dim=1) for one in gradients.values()]
     return torch.frexp(torch.stack(largest).amax(dim=0)).exponent.clamp(min=LEAST_EXPONENT)
 
 

@@ -63,7 +63,7 @@ class OCMGSA(OCM, GSA):
         return OCM.cost(self, batch) + GSA.cost(self, batch)
 
     def shown(self, batch: int) -> int:
-        return OCM.shown(self, batch) + GSA.shown(self, batch)
+        return OCM.shown(self, batch) + GSA.cost(self, batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                      (b)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from breaking import Broken, expect_failure
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from onepass import ER
@@ -42,6 +43,49 @@ class KnowsItself(ER):
 class CountsTooMuch(ER):
     def cost(self, batch):
         return super().cost(batch) + Images(0, batch)
+
+
+@breaks("an_average_may_teach", "counted")
+class HidesWhatTheAverageIsShown(ER):
+    def shown(self, batch):
+        return batch
+
+
+@breaks("an_average_may_teach", "counted")
+class AsksTheAverageForNothing(ER):
+    """And is told nothing by it; nobody has declared that."""
+
+    def step(self, x, y):
+        done = super().step(x, y)
+        self.averaged(self.views.normalise(x)) if self.averaged else None
+        return done
+
+
+@breaks("an_average_may_teach", "took a sample more than once")
+class TakesTheBatchInEveryRepeat(ER):
+    def keep(self, x, y):
+        if not self.lets_in:
+            self.store.add(x, y)
+        super().keep(x, y)
+
+
+@breaks("an_average_may_teach", "a score is not finite")
+class TakesRootsOfTheAverage(ER):
+    def scorer(self):
+        made = super().scorer()
+        return made if self.averaged is None else nn.Sequential(made, Root())
+
+
+class Root(nn.Module):
+    def forward(self, x):
+        return x.sqrt()
+
+
+@breaks("an_average_may_teach", "the head did not grow")
+class LosesClasses(ER):
+    @property
+    def classes(self):
+        return self.book.labels[:16]
 
 
 class Distilling(ER):

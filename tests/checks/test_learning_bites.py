@@ -171,6 +171,14 @@ class DrawsWhenItsOutputsAreRead(ER):
         return replace(done, outputs=Late(done.outputs))
 
 
+@breaks("training_does_not_notice_an_average")
+class DrawsForItsAverage(ER):
+    def descend(self, loss):
+        if self.averaged is not None:
+            torch.rand(1, generator=self.rngs["draws"])
+        super().descend(loss)
+
+
 @breaks("beats_finetuning")
 class OnlyFinetunes(Finetune):
     exempt: ClassVar[dict[str, str]] = {}

@@ -93,6 +93,12 @@ class StopsLearning(ER):
             super().descend(loss)
 
 
+@breaks("the_average_predicts", "scores are made with the network that trains")
+class PredictsItself(ER):
+    def scorer(self):
+        return self.evaluator
+
+
 @BROKEN.each
 def test_the_check_fails_when_its_subject_is_broken(case):
     expect_failure(case)

@@ -415,3 +415,9 @@ def test_the_defaults_are_the_comparable_setting():
 
 def test_the_official_preset_is_that_of_its_source():
     assert official(GSS) == {**PLAIN_SGD, "lr": 0.01}
+
+
+def test_cosines_of_a_parameter_that_is_a_single_number():
+    """A gradient of it has no dimension but that of the samples."""
+    one = {"factor": torch.tensor([1.0, -2.0]), "bias": torch.tensor([[0.0], [0.0]])}
+    assert cosines(one, one).tolist() == [[1, -1], [-1, 1], [-1, 1]]

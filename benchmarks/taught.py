@@ -1,0 +1,121 @@
+"""What averaging and learning from the average cost a step.
+
+    python benchmarks/taught.py --device cuda --precision bf16 >> FILE.jsonl
+    python benchmarks/taught.py --shape 1,28,28 --classes 10 --augment none
+
+Blocks of steps of each kind alternate, and the fastest of each counts: whatever disturbs a block
+makes it slower. `forward` is the average's forward on as many images as the step shows it, alone,
+executed as the step is. One JSON object for each method: steps per second, what `average` adds to
+the step's time in percent, and what `distil` adds beyond that forward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from onepass import engine
+from onepass.bench import Batches, Case
+from onepass.learner import Learner
+from onepass.parts import Step
+from onepass.record import surroundings
+
+KINDS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "average": {"average": "growing"},
+    "distil": {"average": "growing", "distil": "1"},
+}
+WARM_UP, ROUNDS = 20, 7
+
+
+def learning(case: Case, settings: dict[str, str]) -> tuple[Learner, Callable[[], None]]:
+    case = replace(case, settings={**case.settings, **settings})
+    learner, batches = case.learner(), Batches(case)
+    batches.introduce(learner)
+    return learner, lambda: batches.learn(learner)
+
+
+def forward_of(learner: Learner, case: Case) -> Callable[[], Any]:
+    """The average's forward on random images, captured where steps are."""
+    average, where = learner.averaged, learner.where
+    assert average is not None
+    views = torch.rand(learner.shown(case.batch), *case.shape, device=where)
+    runner = engine.make(learner.engine, True, where, ())
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Step:
+        return Step(average(x)[0, 0], {}, ())
+
+    y = torch.zeros(len(views), dtype=torch.int64, device=where)
+    return lambda: runner.run(step, views, y)
+
+
+def fastest(calls: dict[str, Callable[[], Any]], count: int, device: str) -> dict[str, float]:
+    """Seconds of one call of each."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            for _ in range(count):
+                call()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            taken[name].append((time.perf_counter() - began) / count)
+    return {name: min(each) for name, each in taken.items()}
+
+
+def measure(case: Case) -> dict[str, Any]:
+    made = {name: learning(case, settings) for name, settings in KINDS.items()}
+    calls: dict[str, Callable[[], Any]] = {name: call for name, (_, call) in made.items()}
+    calls["forward"] = forward_of(made["distil"][0], case)
+    for call in calls.values():
+        for _ in range(WARM_UP):
+            call()
+    seconds = fastest(calls, case.steps, case.device)
+    plain = seconds["plain"]
+    taught = seconds["distil"] - seconds["average"] - seconds["forward"]
+    return {
+        "steps_per_second": {name: round(1 / one, 1) for name, one in seconds.items()},
+        "average_adds_percent": round(100 * (seconds["average"] / plain - 1), 2),
+        "forward_percent": round(100 * seconds["forward"] / plain, 2),
+        "distil_adds_beyond_forward_percent": round(100 * taught / plain, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("methods", nargs="*", default=["er", "gsa"])
+    parser.add_argument("--memory", type=int, default=1000)
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--shape", default="3,32,32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--augment", default="crop-grey")
+    parser.add_argument("--steps", type=int, default=100)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for method in given.methods:
+        case = Case(
+            method,
+            memory=given.memory,
+            classes=given.classes,
+            shape=tuple(map(int, given.shape.split(","))),
+            settings={"precision": given.precision, "augment": given.augment},
+            device=given.device,
+            steps=given.steps,
+        )
+        asked = {name: value for name, value in vars(given).items() if name != "methods"}
+        print(
+            json.dumps({"method": method, **asked, **measure(case), **surroundings()}), flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
