@@ -1,24 +1,42 @@
 """The contract's checks that need a GPU, for every method (or those named), one JSON line each.
 
-python benchmarks/gpu_checks.py er gsa
+    python benchmarks/gpu_checks.py er gsa
+    python benchmarks/gpu_checks.py --taught er gsa
+
+With `--taught` each method averages itself, learns from its average and repeats its steps, as far
+as it can.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
+from dataclasses import make_dataclass
 
 from onepass import registry
 from onepass.checks import CHECKS, NEEDS_GPU
+from onepass.checks.tools import taught
+from onepass.learner import Learner
+
+
+def with_lessons(method: type[Learner]) -> type[Learner]:
+    """The method with other defaults."""
+    fields = [(name, object, value) for name, value in taught(method).items()]
+    return make_dataclass(method.__name__, fields, bases=(method,), kw_only=True, eq=False)
 
 
 def main() -> None:
     import onepass  # noqa: F401 - registers the methods
 
-    wanted = sys.argv[1:] or [info.key for info in registry.methods()]
-    for key in wanted:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("methods", nargs="*", default=[info.key for info in registry.methods()])
+    parser.add_argument("--taught", action="store_true")
+    given = parser.parse_args()
+    for key in given.methods:
         method = registry.get(key).learner
+        if given.taught:
+            method = with_lessons(method)
         for name in NEEDS_GPU:
             began, found = time.perf_counter(), {"problem": None}
             if name in method.exempt:
@@ -31,7 +49,8 @@ def main() -> None:
                     cause = failed.__context__ or failed
                     found = {"problem": f"{type(cause).__name__}: {cause}"[:600]}
             taken = round(time.perf_counter() - began, 1)
-            print(json.dumps({"method": key, "check": name, **found, "s": taken}))
+            line = {"method": key, "taught": given.taught, "check": name, **found, "s": taken}
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
