@@ -9,7 +9,7 @@ Prints one JSON object: for each kind of average its final accuracy, the mean ov
 (any-time), and the accuracy at every point.
 
     student        the network itself
-    teacher        the learner's own average, where it has one
+    teacher        the average that teaches, where there is one
     0.99           an exponential average with this decay, which begins as a plain mean
     growing 16     the rate is 17 / (t + 16): the horizon grows with the stream
     growing 16 to 200   the same until the horizon is so many steps
@@ -98,11 +98,6 @@ def with_averages(kind: type) -> type:
             for number, one in enumerate(self.averages.values()):
                 setattr(self, f"average_{number}", one)
 
-        def taught_step(self, x: Tensor, y: Tensor) -> Any:
-            if self.evaluating_teacher and self.averaged is not None:
-                self.averaged.teach = self.averaged.__call__
-            return super().taught_step(x, y)
-
     return Averaged
 
 
@@ -124,8 +119,8 @@ class Scores(Listener):
         x, y, base = self.x[known], self.y[known], learner.snapshot()
         nets = {"student": learner.evaluator}
         nets |= {name: average.model for name, average in learner.averages.items()}
-        if learner.averaged is not None:
-            nets["teacher"] = learner.averaged.model
+        if learner.teaching is not None:
+            nets["teacher"] = learner.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
 
         def accuracy(model: Any) -> float:
@@ -149,16 +144,13 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--validation", type=float, default=0.1)
     parser.add_argument("--every", type=int)
-    parser.add_argument("--teacher", choices=["training", "evaluating"], default="training")
     parser.add_argument("--set", dest="pairs", nargs="*", default=[], metavar="KEY=VALUE")
     given = vars(parser.parse_args())
-    teacher = given.pop("teacher")
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
     supplies = Supplies()
     stream, plain = job.make(supplies.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
-    learner.evaluating_teacher = teacher == "evaluating"
     scores = Scores(stream.dataset)
     with computing(job.threads, job.deterministic):
         for tick in evaluate(learner, stream, every=job.score_every(stream), listeners=[scores]):
@@ -171,7 +163,7 @@ def main() -> None:
         }
         for name in names
     }
-    costs = {"teacher": teacher, "images": learner.images(job.batch), "seconds": last.seconds}
+    costs = {"images": learner.images(job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
     print(json.dumps({**whole, **surroundings()}), flush=True)
 

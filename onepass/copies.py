@@ -19,8 +19,9 @@ from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
 
-Rule = float | Literal["growing"]  # a decay, or the name of a rule
+Rule = float | Literal["growing", "arrivals"]  # a decay, or the name of a rule
 GROWTH = 16
+PART = 4  # a quarter
 LONGEST = 1000  # steps
 
 
@@ -119,8 +120,10 @@ class Average(Copy):
     rate_t = max(1 - decay, 1 / (t + 1)) for a decay, so that it begins as the plain mean of all
     networks so far, the initial one included, instead of staying near that one.
     rate_t = max(17 / (t + 16), 1 / 1000) for `growing`: it spans the last t / 17 steps, since a
-    network changes less and less, but never more than 1000, since classes go on arriving
-    (results/averages-cifar100.md).
+    network changes less and less, but never more than 1000, since classes go on arriving.
+    rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`: it spans a quarter of the s steps since a
+    class last arrived, so that whoever is new is known soon.
+    (Measured in results/averages-cifar100.md and results/best.md.)
     BatchNorm's statistics are averaged as weights are; whole numbers are those of the network.
     """
 
@@ -132,6 +135,7 @@ class Average(Copy):
         self._pairs = _Pairs(self.model, self.network)
         self._teacher = normalising(self.model, self.network)
         self.updates = torch.zeros((), device=trainer.where)
+        self._classes = trainer.seen.sum()
 
     @torch.no_grad()
     def teach(self, views: Tensor) -> Tensor:
@@ -143,7 +147,15 @@ class Average(Copy):
         """How far it moves towards the network at this update."""
         if self.rule == "growing":
             return ((1 + GROWTH) / (self.updates + GROWTH)).clamp(min=1 / LONGEST)
+        if self.rule == "arrivals":
+            return (PART / (PART + self.updates)).clamp(min=1 / LONGEST)
         return (1 / (self.updates + 1)).clamp(min=1 - self.rule)
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        count = seen.sum()
+        if self.rule == "arrivals":  # counts from here on, in place, as a captured step needs it
+            self.updates.masked_fill_(count != self._classes, 0)
+        self._classes = count
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from onepass import checkpoint, devices, files, inputs, saved
 from onepass.classbook import ClassBook, Texts
 from onepass.compare import expect_alike
-from onepass.copies import Average, Copy
+from onepass.copies import Copy
 from onepass.errors import (
     CheckpointError,
     InputError,
@@ -83,11 +83,14 @@ class Learner(SelfTaught, ABC):
         A network that brings its own preprocessing has no use for them: they are ignored.
     average
         Predictions come from an exponential average of the network over the optimiser's steps: of
-        this decay, or `growing`, over the last seventeenth of all steps, 1000 at most. None: from
-        the network itself. Training does not notice.
+        this decay, `growing`, over the last seventeenth of all steps, or `arrivals`, over the last
+        quarter of those since a class arrived; none: from the network itself. Training does not
+        notice.
     distil, distil_temperature, distil_raw
         The average teaches the network on the views of each step, so strongly, at this temperature;
         with `distil_raw` also on the samples as they are, which the network is shown besides.
+    teacher
+        An average of its own that teaches, by one of these rules; none: the one that predicts.
     repeats
         Steps of the optimiser for each batch, each with draws and views of its own; the memory
         takes the batch once, in the last one.
@@ -484,7 +487,7 @@ class Learner(SelfTaught, ABC):
             raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
-            self.averaged = None if self.average is None else Average(self._trainer, self.average)
+            self.make_averages(self._trainer)
             self._trainer.parts = parts_of(self)
         except BaseException:
             self._trainer = None

@@ -27,7 +27,7 @@ from onepass.losses import distillation
 from onepass.nets import Classifier
 from onepass.parts import Images, Output, Samples, Step
 from onepass.steps import Steps
-from onepass.trainer import Training
+from onepass.trainer import Trainer, Training
 
 
 class Shown(NamedTuple):
@@ -50,6 +50,7 @@ class SelfTaught(Steps, Training):
 
     average: Rule | None = None
     distil: float = 0.0
+    teacher: Rule | None = None
     distil_temperature: float = 4.0
     distil_raw: bool = False
     repeats: int = 1
@@ -57,6 +58,7 @@ class SelfTaught(Steps, Training):
     cannot: ClassVar[dict[str, str]] = {}  # settings from above, each with the reason
 
     averaged: Average | None = field(init=False, repr=False, default=None)
+    teaching: Average | None = field(init=False, repr=False, default=None)
     _shown: list[Shown] = field(init=False, repr=False, default_factory=list)
     _lesson: Tensor | None = field(init=False, repr=False, default=None)
 
@@ -64,13 +66,24 @@ class SelfTaught(Steps, Training):
         usual = {"average": None, "distil": 0, "repeats": 1}
         for name, why in self.cannot.items():
             self.require(name, getattr(self, name) == usual[name], f"{usual[name]}: {why}")
-        decay = self.average if isinstance(self.average, float | int) else 0
-        self.require("average", 0 <= decay < 1, "a decay in [0, 1), growing, or none")
+        for name in ("average", "teacher"):
+            rule = getattr(self, name)
+            decay = rule if isinstance(rule, float | int) else 0
+            self.require(name, 0 <= decay < 1, "a decay in [0, 1), growing, arrivals, or none")
         self.require("distil", self.distil >= 0, "zero or more")
-        taught = self.average is not None or not self.distil
-        self.require("distil", taught, "0 where there is no average, which would be the teacher")
+        taught = self.average is not None or self.teacher is not None
+        self.require("distil", taught or not self.distil, "0 where there is no average to teach")
+        used = self.teacher is None or self.distil > 0
+        self.require("teacher", used, "none where distil is 0 and nothing is taught")
         self.require("distil_temperature", self.distil_temperature > 0, "positive")
         self.require("repeats", self.repeats >= 1, "at least 1")
+
+    def make_averages(self, trainer: Trainer) -> None:
+        """One that predicts and one that teaches, which may be the same."""
+        self.averaged = None if self.average is None else Average(trainer, self.average)
+        self.teaching = self.averaged if self.distil else None
+        if self.teacher is not None and self.teacher != self.average:
+            self.teaching = Average(trainer, self.teacher)
 
     # ---- what it costs
 
@@ -140,12 +153,12 @@ class SelfTaught(Steps, Training):
 
     def _with_lesson(self, loss: Tensor) -> Tensor:
         """The loss, and what the average teaches on all that was shown since the last time."""
-        if not self._shown or self.averaged is None:
+        if not self._shown or self.teaching is None:
             return loss
         shown = list(self._shown)
         self._shown.clear()
         output = Output.of_all([output for one in shown for output in one.outputs])
-        taught = torch.cat([self.averaged.teach(one.views) for one in shown])  # (n, C)
+        taught = torch.cat([self.teaching.teach(one.views) for one in shown])  # (n, C)
         lesson = self._lesson_on(output, taught)
         if self.distil_raw:  # the network is also shown the samples as they are
             raw = torch.cat([self.model.train_forward(self._raw(one)) for one in shown])

@@ -121,25 +121,48 @@ def test_a_growing_average_is_the_weighted_mean_by_a_plain_loop():
     for step in range(1, 60):
         now.copy_(torch.randn(now.shape, generator=source))
         averaged.follow()
-        rate = max(17 / (step + 16), 1 / 500)
+        rate = max(17 / (step + 16), 1 / 1000)
         expected = (1 - rate) * expected + rate * now.double()
         torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_growing_average_never_spans_more_than_500_steps():
+def test_a_growing_average_never_spans_more_than_1000_steps():
     averaged, now, mean = following("growing")
     spans = []
-    for updates in (1, 2, 100, 8483, 8484, 8485, 10**5, 10**7):
+    for updates in (1, 2, 100, 16983, 16984, 16985, 10**5, 10**7):
         averaged.updates.fill_(updates)
         spans.append(1 / float(averaged.rate()))
     assert spans[0] == 1
     assert spans == sorted(spans)
-    assert max(spans) == pytest.approx(500)
-    for step in range(3000):  # from here on it lags by 499 v at most
+    assert max(spans) == pytest.approx(1000)
+    for step in range(3000):  # from here on it lags by 999 v at most
         now.fill_(step + 1)
         averaged.follow()
-    lag = 499 * (1 - (499 / 500) ** 3000)
+    lag = 999 * (1 - (999 / 1000) ** 3000)
     assert float((now - mean).mean()) == pytest.approx(lag, rel=1e-3)
+
+
+def test_an_average_by_arrivals_spans_a_quarter_of_the_steps_since_a_class_arrived():
+    """The rate is 4 / (4 + s), and s begins anew with every class, but not with a task."""
+    learner = small(ER, average="arrivals")
+    rates = []
+    for labels in ([0, 1], [1, 0], [0, 0], [2, 0], [1, 2], BOUNDARY, [0, 1], [3, 1], [3, 0]):
+        if labels == BOUNDARY:
+            learner.new_task()
+        else:
+            learner.learn(*corners(labels, torch.Generator().manual_seed(1)))
+            rates.append(4 / float(learner.averaged.rate()) - 4)
+    assert rates == pytest.approx([1, 2, 3, 1, 2, 3, 1, 2])
+    learner.averaged.updates.fill_(10**6)
+    assert float(learner.averaged.rate()) == pytest.approx(1 / 1000)
+
+
+def test_an_average_by_arrivals_goes_on_counting_where_it_was_saved(tmp_path):
+    learner = learned(small(ER, average="arrivals"), batches([[0, 1], [1, 0], [0, 0]]))
+    learner.save(tmp_path / "learner.pt")
+    opened = onepass.open(tmp_path / "learner.pt", device="cpu", net=learner.net)
+    opened.learn(*corners([0, 1], torch.Generator().manual_seed(1)))
+    assert int(opened.averaged.updates) == 4
 
 
 def test_the_average_counts_the_steps_of_the_optimiser():
@@ -167,9 +190,11 @@ def test_without_lessons_a_step_reports_none_and_the_average_is_asked_nothing():
     assert [one.graded for one in passes] == [True]
 
 
-def test_an_average_that_says_the_same_teaches_nothing():
-    """At the first step it is the network itself, and without BatchNorm both say the same."""
-    plain, taught = (small(ER, average=0.9, distil=distil) for distil in (0.0, 5.0))
+@pytest.mark.parametrize("forwards", ["joint", "separate"])
+def test_an_average_that_says_the_same_teaches_nothing(forwards):
+    """At the first step it is the network itself; BatchNorm has the batch's statistics in both."""
+    chosen = {"net": Normed(), "forwards": forwards, "average": 0.9, "lr": 0.5}
+    plain, taught = (small(ER, distil=distil, **chosen) for distil in (0.0, 5.0))
     x, y = corners([0, 1, 2], torch.Generator().manual_seed(1))
     for learner in (plain, taught):
         step = learner.learn(x, y)
@@ -230,23 +255,29 @@ def test_a_hot_lesson_is_half_the_mean_square_of_centred_gaps():
 
 
 class Noted:
-    """What the second implementation was told before a descent."""
+    """What the second implementation was told before a descent: a list of forwards, each a list of
+    what the network said and of which batch."""
 
     def __init__(self, learner):
-        self.weight = torch.cat([out.weight for out, _ in learner.noted])
-        views = torch.cat([out.views for out, _ in learner.noted])
-        self.own = torch.cat([out.logits for out, _ in learner.noted]).detach().double()
-        evaluating = copy.deepcopy(learner.averaged.model).eval()
-        training = copy.deepcopy(learner.model).train()
-        self.theirs = evaluating(views).detach().double()
-        raw = [learner.views.normalise(batch.x) for _, batch in learner.noted]
+        outputs = [out for forward in learner.noted for out, _ in forward]
+        self.weight = torch.cat([out.weight for out in outputs])
+        self.own = torch.cat([out.logits for out in outputs]).detach().double()
+        views = [torch.cat([out.views for out, _ in forward]) for forward in learner.noted]
+        self.theirs = said(learner.teaching.model, views)
+        raw = [[learner.views.normalise(x.x) for _, x in forward] for forward in learner.noted]
         if learner.views_per_sample == 2:
-            raw = [torch.cat([x, x.flip(3)]) for x in raw]
-        self.of_raw = training(torch.cat(raw)).detach().double()
+            raw = [[torch.cat([x, x.flip(3)]) for x in forward] for forward in raw]
+        self.of_raw = said(learner.model, [torch.cat(forward) for forward in raw])
         lessons = [naive_lesson(self.own, self, learner)]
         if learner.distil_raw:
             lessons.append(naive_lesson(self.of_raw, self, learner))
         self.lesson = sum(lessons) / len(lessons)
+
+
+def said(model, forwards):
+    """By a network in training mode, batch by batch; no statistic of the learner's moves."""
+    training = copy.deepcopy(model).train()
+    return torch.cat([training(x) for x in forwards]).detach().double()
 
 
 def naive_lesson(own, noted, learner):
@@ -268,15 +299,14 @@ def noting(learner):
 
 
 def noted_by(learner, note):
-    """What `note` makes of the learner before each descent, when `learner.noted` holds what the
-    network said since the last one, and of which samples."""
+    """What `note` makes of the learner before each descent, when `learner.noted` holds the forwards
+    since the last one: what the network said, and of which samples."""
     learner.noted, expected = [], []
-    output, descend, gradients = learner.output, learner.descend, learner.gradients
+    note_forward, descend, gradients = learner.note, learner.descend, learner.gradients
 
-    def noting_output(logits, batch, *show):
-        out = output(logits, batch, *show)
-        learner.noted.append((out, batch))
-        return out
+    def noting_forward(outputs, batches):
+        learner.noted.append(list(zip(outputs, batches, strict=True)))
+        note_forward(outputs, batches)
 
     def noting_first(call):
         def go_on(loss):
@@ -286,7 +316,7 @@ def noted_by(learner, note):
 
         return go_on
 
-    learner.output = noting_output
+    learner.note = noting_forward
     learner.descend, learner.gradients = noting_first(descend), noting_first(gradients)
     return expected
 
@@ -342,7 +372,9 @@ def test_the_lesson_is_that_of_a_second_implementation(key, settings, raw, mirro
 
 def said_of_views(learner):
     """What the network says of the views that are kept, and what it has said in the step."""
-    return [(learner.model(out.views), out.logits) for out, _ in learner.noted]
+    return [
+        (learner.model(out.views), out.logits) for forward in learner.noted for out, _ in forward
+    ]
 
 
 SHOWING = [info.key for info in registry.methods() if "distil" not in info.learner.cannot]
@@ -619,13 +651,13 @@ def test_the_average_is_declared_among_the_copies():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"average": 1.0}, "average must be a decay in [0, 1), growing, or none, not 1.0"),
-        ({"average": -0.1}, "average must be a decay in [0, 1), growing, or none, not -0.1"),
-        ({"average": math.nan}, "average must be a number or growing or none, not nan"),
-        ({"average": "slow"}, "average must be a number or growing or none, not 'slow'"),
-        ({"average": True}, "average must be a number or growing or none, not True"),
+        ({"average": 1.0}, "average must be a decay in [0, 1), growing, arrivals, or none, not 1.0"),
+        ({"average": -0.1}, "average must be a decay in [0, 1), growing, arrivals, or none, not -0.1"),
+        ({"average": math.nan}, "average must be a number or growing or arrivals or none, not nan"),
+        ({"average": "slow"}, "average must be a number or growing or arrivals or none, not 'slow'"),
+        ({"average": True}, "average must be a number or growing or arrivals or none, not True"),
         ({"average": 0.9, "distil": -1}, "distil must be zero or more, not -1"),
-        ({"distil": 1}, "distil must be 0 where there is no average, which would be the teacher"),
+        ({"distil": 1}, "distil must be 0 where there is no average to teach"),
         ({"distil_temperature": 0}, "distil_temperature must be positive, not 0"),
         ({"repeats": 0}, "repeats must be at least 1, not 0"),
         ({"repeats": 1.5}, "repeats must be a whole number, not 1.5"),
