@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ import torch
 from onepass.errors import InputError, TooLargeError
 from onepass.words import quoted
 
+SMALLEST = math.ulp(0.0)  # above 0, unless numbers that small count as 0
 LARGE = 10_000  # a number that is worth a word when there is no room
 # How torch says, besides by errors of their own, that there is no room or that its numbers end.
 NO_ROOM = (
@@ -62,6 +64,25 @@ def current(name: str) -> AbstractContextManager[object]:
     """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
     numbered = kind(name) != name and torch.cuda.is_available()
     return torch.cuda.device(name) if numbered else nullcontext()
+
+
+@contextmanager
+def no_subnormals() -> Iterator[None]:
+    """Inside, results too near to 0 for a float of full precision are 0. Adam's moments of a weight
+    that gets no gradient come there within a thousand steps (the pixels around a digit are always
+    0), and a processor takes many times as long for such numbers, of which nothing depends.
+
+    With several threads nothing is changed: each has a mode of its own, that of the thread which
+    happened to start it, and the bits would depend on that.
+    """
+    if torch.get_num_threads() > 1 or SMALLEST == 0:
+        yield
+        return
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def finest(device: torch.device) -> torch.dtype:

@@ -239,7 +239,8 @@ class Trainer:
             self._asked_again = bool(self._asked_again)
             return done
 
-        return self._engine.run(whole, x, y)
+        with devices.no_subnormals():
+            return self._engine.run(whole, x, y)
 
     def let_in(self, store: Store, work: Callable[[], None], *used: Tensor) -> None:
         """Does the work, which lets a batch into the store and reads the tensors `used`, by the end

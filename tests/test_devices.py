@@ -24,6 +24,28 @@ def test_what_is_no_device_is_refused(name: str) -> None:
         devices.resolve(name)
 
 
+def flushed() -> bool:
+    return float(torch.tensor(1e-39) * 1) == 0
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_there_are_no_subnormals_inside_and_outside_it_is_as_it_was(before: bool) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(before)
+    try:
+        with pytest.raises(ZeroDivisionError), devices.no_subnormals():
+            assert flushed()
+            1 / 0  # noqa: B018
+        assert flushed() == before
+        torch.set_num_threads(2)
+        with devices.no_subnormals():  # one of the threads only would make bits a matter of luck
+            assert flushed() == before
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
 def test_threads_are_a_number_or_all_cores() -> None:
     assert thread_count("auto") == devices.cores() >= 1
     assert thread_count("3") == 3
