@@ -21,8 +21,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.parts import Preset, Step
+from onepass.losses import fractions, sample_cross_entropy
+from onepass.parts import Output, Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -71,13 +71,14 @@ class ER(Replay):
         forward = self.forward if self.forwards == "joint" else self.forward_apart
         stream_out, replay_out = forward(stream, replay)  # logits             (b, C) (r, C)
 
+        outputs = (stream_out, replay_out)
+        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
+        weights = [out.weight for out in outputs]
         if self.loss == "sum":
-            stream_loss = cross_entropy(stream_out, among=self.seen)
-            replay_loss = cross_entropy(replay_out, among=self.seen)
-            loss = stream_loss + replay_loss
+            shares = torch.cat([fractions(weight) for weight in weights])  # of each mean  (b + r)
         else:
-            each = [sample_cross_entropy(out, self.seen) for out in (stream_out, replay_out)]
-            loss = mean(torch.cat(each), torch.cat([stream_out.weight, replay_out.weight]))
+            shares = fractions(torch.cat(weights))
+        loss = torch.dot(each, shares)
 
         self.keep(x, y)
         self.descend(loss)
