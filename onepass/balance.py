@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.devices import finest
-from onepass.losses import one_hot
 from onepass.parts import Output, Part
 
 
@@ -34,11 +33,11 @@ def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     """The positive and the negative gradient of each sample on each logit, (n, C) both; the softmax
     runs over the classes seen. Every sample's gradients add up to zero."""
     logits = output.logits.to(finest(seen.device)).masked_fill(~seen, -torch.inf)
-    own = one_hot(output.y, logits.shape[1])  # (n, C)
+    own = output.y.unsqueeze(1)  # (n, 1)
     # p of every class but the own                                                (n, C)
-    others = logits.softmax(dim=1).masked_fill(own, 0) * output.weight.unsqueeze(1)
+    others = logits.softmax(dim=1).scatter(1, own, 0) * output.weight.unsqueeze(1)
     to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
-    return others, own * -to_own
+    return others, torch.zeros_like(others).scatter(1, own, -to_own)
 
 
 def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from onepass.devices import at_hand, finest
 
 Array = np.ndarray[Any, Any]
 OVERSAMPLING = 4
+FEW = 4  # populations; more are worked out side by side
 NEVER = 2.0  # above every uniform number
 
 
@@ -37,8 +38,8 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
     uniform, key = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
-    if at_hand(population) and not population.ndim:
-        return _looking(count, int(population), uniform.numpy(), key.numpy())
+    if at_hand(population) and population.numel() <= FEW:
+        return _looking(count, population, uniform.numpy(), key.numpy())
     many = population.unsqueeze(-1)
     listed = torch.arange(pool, device=where, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)  # all integers below `many`, again and again
@@ -52,8 +53,17 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     return drawn.gather(-1, chosen).to(population.dtype), key < NEVER
 
 
-def _looking(count: int, many: int, uniform: Array, key: Array) -> tuple[Tensor, Tensor]:
-    """The same to the bit where numbers can be looked at, in NumPy: half as long for so few."""
+def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tuple[Tensor, Tensor]:
+    """The same to the bit where numbers can be looked at, one population after another in NumPy:
+    half as long for so few."""
+    drawn = np.empty((*population.shape, count), np.int64)
+    genuine = np.empty(drawn.shape, bool)
+    for place, many in np.ndenumerate(population.numpy()):
+        drawn[place], genuine[place] = _drawn(count, many, uniform[place], key[place])
+    return torch.from_numpy(drawn), torch.from_numpy(genuine)
+
+
+def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
     listed = np.arange(len(uniform))
     if many <= len(uniform):
         drawn = listed % max(many, 1)
@@ -63,7 +73,7 @@ def _looking(count: int, many: int, uniform: Array, key: Array) -> tuple[Tensor,
         fresh = np.ones_like(drawn, dtype=bool)
         fresh[1:] = drawn[1:] != drawn[:-1]
     chosen = np.where(fresh, key, NEVER + listed).argsort()[:count]
-    return torch.from_numpy(drawn[chosen]), torch.from_numpy(fresh[chosen])
+    return drawn[chosen], fresh[chosen]
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
