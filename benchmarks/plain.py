@@ -2,12 +2,17 @@
 
     python benchmarks/plain.py --rounds 5                    # Split-MNIST's shape on the CPU
     python benchmarks/plain.py --device cuda --net resnet18  # CIFAR100's shape on a GPU
+    python benchmarks/plain.py --stream --rounds 1           # Split-MNIST itself, all 6000 steps
 
 The plain loop does the same arithmetic as `er` without augmentation: the network on 10 new and 64
 replayed samples, two mean cross-entropies, Adam, a reservoir in Python. It runs twice: with Adam as
 PyTorch makes it by default, and with its fused Adam, which is ours too. All four take turns, a few
 steps at a time, so that whatever else the machine does slows all of them; each line of output is
 one round: steps per second from the median turn of each, and the ratios of these.
+
+On the real stream (`--stream`) the loops begin with nothing, and each line has the rates over all
+steps: they change along it. There the loop with fused Adam runs a second time with torch's
+`set_flush_denormal`, which ours does by itself in its steps.
 
 Where avalanche-lib is installed, its replay runs too, after them: as many new and replayed samples,
 on the plain loop's network and optimiser, with the library's own loader, reservoir and strategy.
@@ -28,6 +33,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import onepass
 from onepass.bench import Batches, Case
 from onepass.nets import ResNet18
 from onepass.record import surroundings
@@ -116,6 +122,53 @@ def ours(case):
     return lambda: batches.learn(learner)
 
 
+def split_mnist(case):
+    """Batches of Split-MNIST in its order, and whether each begins a task."""
+    data = onepass.load("mnist")
+    for task in range(case.classes // 2):
+        chosen = torch.nonzero(data.train_y // 2 == task).flatten()
+        for number, part in enumerate(torch.split(chosen, case.batch)):
+            yield data.train_x[part], data.train_y[part], number == 0
+
+
+def plain_along(stream, case, flushed):
+    loop = Plain(case, fused=True)
+
+    def learn():
+        x, y, _ = next(stream)
+        torch.set_flush_denormal(flushed)
+        loop.learn(x, y)
+        torch.set_flush_denormal(False)
+
+    return learn
+
+
+def ours_along(stream, case):
+    learner = case.learner()
+
+    def learn():
+        x, y, begins = next(stream)
+        if begins:
+            learner.new_task()
+        learner.learn(x, y)
+
+    return learn
+
+
+def rates_along(er, gsa):
+    """Steps per second over the whole of Split-MNIST, in turns."""
+    loops = {
+        "plain_fused": plain_along(split_mnist(er), er, flushed=False),
+        "plain_fused_flushed": plain_along(split_mnist(er), er, flushed=True),
+        "er": ours_along(split_mnist(er), er),
+        "gsa": ours_along(split_mnist(gsa), gsa),
+    }
+    turns = sum(1 for _ in split_mnist(er)) // TURN
+    taken = [[seconds(learn, TURN, er) for learn in loops.values()] for _ in range(turns)]
+    found = (TURN * turns / sum(times) for times in zip(*taken, strict=True))
+    return dict(zip(loops, found, strict=True))
+
+
 def avalanche_installed():
     try:
         import avalanche  # noqa: F401
@@ -179,6 +232,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--net", default="mlp")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--stream", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     image = {"mlp": ((1, 28, 28), 10), "resnet18": ((3, 32, 32), 100)}[given.net]
@@ -186,6 +240,19 @@ def main():
     settings = {"augment": "none", "net": given.net}
     common = {**sizes, "settings": settings, "device": given.device, "steps": given.steps}
     er, gsa = Case("er", **common), Case("gsa", **common)
+    for number in range(given.rounds if given.stream else 0):
+        found = rates_along(er, gsa)
+        line = {
+            "round": number,
+            "stream": "split-mnist",
+            **found,
+            "er_to_plain_fused": found["er"] / found["plain_fused"],
+            "er_to_plain_fused_flushed": found["er"] / found["plain_fused_flushed"],
+            "gsa_time_to_er": found["er"] / found["gsa"],
+        }
+        print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
+    if given.stream:
+        return
     third = avalanche_installed()
     for number in range(given.rounds):
         loops = {
