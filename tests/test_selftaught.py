@@ -426,6 +426,22 @@ def test_the_optimiser_descends_the_loss_and_the_lesson(raw):
     torch.testing.assert_close(head.bias[seen], expected[1])
 
 
+def test_one_average_may_teach_and_another_predict():
+    """What is taught depends on the teacher alone; what is predicted, on the average alone."""
+    settings = {"net": Normed(), "lr": 0.05, "distil": 2.0}
+    both = learned(small(ER, average=0.5, teacher=0.9, **settings), batches(TASKS))
+    alone = learned(small(ER, teacher=0.9, **settings), batches(TASKS))
+    one = learned(small(ER, average=0.9, **settings), batches(TASKS))
+    assert same(weights(both.model), weights(alone.model))
+    assert same(weights(both.model), weights(one.model))
+    assert same(weights(both.teaching.model), weights(one.averaged.model))
+    x = corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
+    assert torch.equal(both.scores(x), both.averaged(x)[:, :4])
+    assert torch.equal(alone.scores(x), alone.evaluator(x)[:, :4])
+    assert both.copy_bytes == 2 * one.copy_bytes
+    assert "teaching" not in one.state_dict()["parts"], "it is saved once"
+
+
 class TrainsAtTheEnd(Finetune):
     """A descent that no step reports."""
 
@@ -648,14 +664,20 @@ def test_the_average_is_declared_among_the_copies():
 # ---- what is refused
 
 
+DECAY = "a decay in [0, 1), growing, arrivals, or none"
+RULE = "a number or growing or arrivals or none"
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"average": 1.0}, "average must be a decay in [0, 1), growing, arrivals, or none, not 1.0"),
-        ({"average": -0.1}, "average must be a decay in [0, 1), growing, arrivals, or none, not -0.1"),
-        ({"average": math.nan}, "average must be a number or growing or arrivals or none, not nan"),
-        ({"average": "slow"}, "average must be a number or growing or arrivals or none, not 'slow'"),
-        ({"average": True}, "average must be a number or growing or arrivals or none, not True"),
+        ({"average": 1.0}, f"average must be {DECAY}, not 1.0"),
+        ({"average": -0.1}, f"average must be {DECAY}, not -0.1"),
+        ({"average": math.nan}, f"average must be {RULE}, not nan"),
+        ({"average": "slow"}, f"average must be {RULE}, not 'slow'"),
+        ({"average": True}, f"average must be {RULE}, not True"),
+        ({"average": 0.9, "teacher": 2, "distil": 1}, f"teacher must be {DECAY}, not 2"),
+        ({"average": 0.9, "teacher": 0.9}, "teacher must be none where distil is 0"),
         ({"average": 0.9, "distil": -1}, "distil must be zero or more, not -1"),
         ({"distil": 1}, "distil must be 0 where there is no average to teach"),
         ({"distil_temperature": 0}, "distil_temperature must be positive, not 0"),
