@@ -43,13 +43,13 @@ def learning(case: Case, settings: dict[str, str]) -> tuple[Learner, Callable[[]
 
 def forward_of(learner: Learner, case: Case) -> Callable[[], Any]:
     """The average's forward on random images, captured where steps are."""
-    average, where = learner.averaged, learner.where
+    average, where = learner.teaching, learner.where
     assert average is not None
     views = torch.rand(learner.shown(case.batch), *case.shape, device=where)
     runner = engine.make(learner.engine, True, where, ())
 
     def step(x: torch.Tensor, y: torch.Tensor) -> Step:
-        return Step(average(x)[0, 0], {}, ())
+        return Step(average.teach(x)[0, 0], {}, ())
 
     y = torch.zeros(len(views), dtype=torch.int64, device=where)
     return lambda: runner.run(step, views, y)
