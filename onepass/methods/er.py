@@ -5,16 +5,16 @@ Update rule, for a stream batch X^new and a draw X^buf from the memory (current 
 
     L = E_{X^new} -log p_y + E_{X^buf} -log p_y        loss="sum": two means
     L = E_{X^new u X^buf} -log p_y                     loss="mean": one mean over all
-    L = E_{X^mix} -log p_y                             mix=20: see below
+    L = E_{X^mix} -log p_y                             balanced=20: see below
 
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places
 that change results, so both are arguments: one joint forward of stream and replay or two separate
 ones (BatchNorm sees other statistics), and the sum of two means or one mean (new samples weigh
-1 : 1 against 10 : 64). With `mix` all classes have the same share of a batch X^mix of that many
-samples, as in section 4 of the paper of `gsa` ("dealing with data imbalance"): N_new =
-max(int(mix |N| / |seen|), 1) of the stream's samples, the others are not trained, and mix - N_new
-of old classes from the memory; what a short stream batch lacks stays empty.
-Cost: batch + replay images (mix, if that is set), forward and backward. Kept: raw sample and label.
+1 : 1 against 10 : 64). With `balanced` all classes have the same share of a batch X^mix of so
+many samples, as in section 4 of the paper of `gsa` ("dealing with data imbalance"): N_new =
+max(int(balanced |N| / |seen|), 1) of the stream's samples, the others are not trained, and the rest
+of old classes from the memory; places that the stream batch does not fill stay empty.
+Cost: batch + replay images (`balanced`, if that is set), forward and backward. Kept: raw sample and label.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ER(Replay):
         One joint forward of stream and replay, or separate ones.
     loss
         `sum` of the two means, or one `mean` over all samples.
-    mix
+    balanced
         The size of one balanced batch X^mix in the place of stream and replay; none: no such batch.
 
     >>> import onepass
@@ -63,7 +63,7 @@ class ER(Replay):
 
     forwards: Literal["joint", "separate"] = "joint"
     loss: Literal["sum", "mean"] = "sum"
-    mix: int | None = None
+    balanced: int | None = None
 
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
@@ -75,16 +75,16 @@ class ER(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("mix", self.mix is None or self.mix >= 2, "at least 2, or none")
+        self.require("balanced", self.balanced is None or self.balanced >= 2, "at least 2, or none")
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
-        if self.mix is None:
+        if self.balanced is None:
             return super().make_store(shape, dtype, rng)
-        return MixedReservoir(self.memory, shape, dtype, rng, size=self.mix, fill=0)
+        return MixedReservoir(self.memory, shape, dtype, rng, size=self.balanced, fill=0)
 
     def cost(self, batch: int) -> Images:
         own = super().cost(batch)
-        return own if self.mix is None else Images(trained=self.mix * self.views_per_sample)
+        return own if self.balanced is None else Images(trained=self.balanced * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):
