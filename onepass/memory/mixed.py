@@ -103,7 +103,12 @@ class MixedReservoir(Reservoir):
     """
 
     def __init__(
-        self, *arguments: Any, size: int, shares: Shares = shares, fill: int | None = None, **named: Any
+        self,
+        *arguments: Any,
+        size: int,
+        shares: Shares = shares,
+        fill: int | None = None,
+        **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
         self.size_of_mix, self.shares = size, shares

@@ -10,11 +10,13 @@ Update rule, for a stream batch X^new and a draw X^buf from the memory (current 
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places
 that change results, so both are arguments: one joint forward of stream and replay or two separate
 ones (BatchNorm sees other statistics), and the sum of two means or one mean (new samples weigh
-1 : 1 against 10 : 64). With `balanced` all classes have the same share of a batch X^mix of so
-many samples, as in section 4 of the paper of `gsa` ("dealing with data imbalance"): N_new =
-max(int(balanced |N| / |seen|), 1) of the stream's samples, the others are not trained, and the rest
-of old classes from the memory; places that the stream batch does not fill stay empty.
-Cost: batch + replay images (`balanced`, if that is set), forward and backward. Kept: raw sample and label.
+1 : 1 against 10 : 64).
+With `balanced` all classes have the same share of a batch X^mix of so many samples, as in section 4
+of the paper of `gsa` ("dealing with data imbalance"): N_new = max(int(balanced |N| / |seen|), 1) of
+the stream's samples, the others are not trained, and the rest of old classes from the memory;
+places that the stream batch does not fill stay empty.
+Cost: batch + replay images (`balanced`, if that is set), forward and backward. Kept: raw sample and
+label.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ class ER(Replay):
 
     def cost(self, batch: int) -> Images:
         own = super().cost(batch)
-        return own if self.balanced is None else Images(trained=self.balanced * self.views_per_sample)
+        return (
+            own if self.balanced is None else Images(trained=self.balanced * self.views_per_sample)
+        )
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):

@@ -55,8 +55,8 @@ from onepass.balance import Balance
 from onepass.losses import (
     cross_entropy,
     mean,
-    sample_cross_entropy,
     sample_cross_entropies_against,
+    sample_cross_entropy,
 )
 from onepass.memory import MixedReservoir
 from onepass.parts import Images, Output, Preset, Samples, Step
@@ -117,7 +117,8 @@ def evened(stream: Samples, current: Samples, new: Tensor) -> Samples:
 
 
 class Objective(NamedTuple):
-    """T1, T2 and T3 by name (but for one that is left out), the outputs that they are of, and those that feed the rates."""
+    """T1, T2 and T3 by name (but for one that is left out), the outputs that they are of, and those
+    that feed the rates."""
 
     terms: dict[str, Tensor]
     outputs: tuple[Output, Output]
@@ -222,9 +223,7 @@ class GSA(WithMemory):
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
     ) -> MixedReservoir:
-        return MixedReservoir(
-            self.memory, shape, dtype, rng, size=self.mix, fill=self.fill
-        )
+        return MixedReservoir(self.memory, shape, dtype, rng, size=self.mix, fill=self.fill)
 
     def cost(self, batch: int) -> Images:
         return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)

@@ -82,4 +82,3 @@ class LossesProbe(Listener):
             means = {name: total / n if n else None for name, (total, n) in told.items()}
             self.say({"task": task, "step": step, **means})
         self.waiting.clear()
-

@@ -13,11 +13,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from onepass.errors import InputError
 from onepass.files import write_atomically
 from onepass.report import evidence
-from onepass.report.evidence import Claim, Course, Observation, Trio
+from onepass.report.evidence import Course, Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.result import Result
 
@@ -31,7 +32,11 @@ Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
     """PN of four tasks while later ones are learned, and the accuracy of these tasks."""
     panels = by_setting([result for result in results if result.tasks > 1])
-    rows = [(setting, name, _courses(runs)) for setting, panel in panels.items() for name, runs in panel.items()]
+    rows = [
+        (setting, name, _courses(runs))
+        for setting, panel in panels.items()
+        for name, runs in panel.items()
+    ]
     figure, grid = _sheet(len(rows), 2)
     for axes, (setting, name, courses) in zip(grid, rows, strict=True):
         _over_tasks(axes[0], courses, Course.pn_since)
@@ -81,13 +86,17 @@ def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
 def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
     """Cross-entropy of the stream batch and of the replay batch while task 2 is learned."""
     panels = by_setting([result for result in results if result.tasks > 1])
-    rows = [(setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()]
+    rows = [
+        (setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()
+    ]
     figure, grid = _sheet(len(rows), 1)
     found = []
     for (axes,), (setting, name, runs) in zip(grid, rows, strict=True):
         of = f"{_told(setting)}: {name}"
         for colour, batch in zip(COLOURS, ("stream", "replay"), strict=False):
-            curves = [{line["step"]: line[batch] for line in evidence.task_losses(run)} for run in runs]
+            curves = [
+                {line["step"]: line[batch] for line in evidence.task_losses(run)} for run in runs
+            ]
             _band(axes, curves, colour, f"{batch} batch")
         axes.set(xlabel="batches learned", ylabel="cross-entropy", title=f"{of}, task 2")
         axes.set_ylim(bottom=0)
@@ -101,13 +110,17 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     """The decomposed loss against the cross-entropy of trained samples, and their gap against its
     closed form."""
     panels = by_setting([result for result in results if result.tasks > 1])
-    rows = [(setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()]
+    rows = [
+        (setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()
+    ]
     figure, grid = _sheet(len(rows), 2)
     found = []
     for axes, (setting, name, runs) in zip(grid, rows, strict=True):
         samples = [one for run in runs for one in evidence.decompositions(run)]
         if not samples:
-            raise InputError(f"{runs[0].method} trains no sample by a softmax: nothing to decompose")
+            raise InputError(
+                f"{runs[0].method} trains no sample by a softmax: nothing to decompose"
+            )
         for colour, side in zip(COLOURS, (True, False), strict=False):
             own = [one for one in samples if one.new is side]
             style: Any = {"s": 10, "alpha": 0.6, "linewidths": 0, "color": colour}
@@ -231,7 +244,7 @@ def _over_tasks(
         ]
         _band(axes, curves, colour, f"task {of + 1}", marker="o", markersize=3)
     axes.set_xlabel("tasks learned")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -256,7 +269,7 @@ def _by_class(axes: Axes, panel: Panel) -> None:
         axes.plot(_moving_average(values), color=colour, label=name)
     axes.axhline(-1, color="0.4", linewidth=0.8)
     axes.set(xlabel="class, in order of arrival", ylabel="A-PN after the last task")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -291,4 +304,6 @@ def _moving_average(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Over a tenth of the classes, fewer at the ends; classes without a rate do not count."""
     half = max(1, len(values) // 20)
     pieces = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
-    return np.array([np.nanmean(piece) if not np.isnan(piece).all() else math.nan for piece in pieces])
+    return np.array(
+        [np.nanmean(piece) if not np.isnan(piece).all() else math.nan for piece in pieces]
+    )

@@ -29,9 +29,9 @@ class Logged(Listener):
     def stepped(self, learner, step):
         known = len(learner.classes)
         self.labels = learner.classes
+        parts = [[one.tolist() for one in output[:3]] for output in step.outputs]
         batches = [
-            [(o[:known], y, weight) for o, y, weight in zip(*(t.tolist() for t in out[:3]))]
-            for out in step.outputs
+            [(o[:known], y, weight) for o, y, weight in zip(*part, strict=True)] for part in parts
         ]
         new = {row for row, is_new in enumerate(learner.new.tolist()) if is_new}
         head = learner.model.head

@@ -48,7 +48,11 @@ def test_w_alone_and_v_alone_are_the_halves_of_both():
         halves[weights] = learner.rates()
     (w, log_v), one = halves["adaptive"], torch.ones(16)
     assert not torch.equal(w, one) and bool((log_v != 0).any())
-    for weights, expected in {"w": (w, one.log()), "v": (one, log_v), "none": (one, one.log())}.items():
+    for weights, expected in {
+        "w": (w, one.log()),
+        "v": (one, log_v),
+        "none": (one, one.log()),
+    }.items():
         for found, wanted in zip(halves[weights], expected, strict=True):
             torch.testing.assert_close(found, wanted)
 
@@ -157,4 +161,3 @@ def test_balanced_er_has_one_mean_over_its_batch():
     each = torch.cat([sample_cross_entropy(out, seen)[out.weight > 0] for out in step.outputs])
     assert len(each) == 20
     torch.testing.assert_close(step.loss, each.mean())
-
