@@ -172,7 +172,10 @@ class Images(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Settings of a method that belong together, and where they come from."""
+    """Settings of a method that belong together, and where they come from. One that is `for_all`
+    data leaves out mirror images where these would be of another class; any other is refused
+    there, if it has them."""
 
     settings: dict[str, Any]
     source: str
+    for_all: bool = False

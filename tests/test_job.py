@@ -41,6 +41,16 @@ def test_a_preset_that_mirrors_is_refused_where_a_mirror_image_is_another_class(
     assert learner(SIGNS, **asked, settings={"mirror": "true"}).mirror
 
 
+@pytest.mark.parametrize("preset", ["best", "fast"])
+def test_a_preset_for_all_data_mirrors_where_the_class_stays(preset):
+    """And its run says so."""
+    job = Job("gsa", "cifar100", preset=preset, device="cpu")
+    assert (job.make(PHOTOS)[1].mirror, job.variant) == (True, preset)
+    job = replace(job, dataset="mnist")
+    assert (job.make(SIGNS)[1].mirror, job.variant) == (False, f"{preset} mirror=false")
+    assert replace(job, settings={"mirror": "true"}).make(SIGNS)[1].mirror
+
+
 def test_a_preset_that_does_not_mirror_is_for_all_data():
     assert not learner(SIGNS, method="scr", preset="official").mirror
 
