@@ -10,7 +10,7 @@ import pytest
 from onepass import registry
 from onepass.errors import OnepassError
 from onepass.job import Job
-from onepass.report.tables import published_accuracies
+from onepass.report.published import published_accuracies
 from onepass.sweep import Planned, read, without_repeats
 
 ROOT = Path(__file__).parents[1]

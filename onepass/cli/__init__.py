@@ -30,6 +30,7 @@ with told_in_a_line():
         runs,
         showing,
         sweeping,
+        tabling,
         tuning,
     )
     from onepass.cli.base import app, messages, open_streams
@@ -134,5 +135,6 @@ __all__ = [
     "runs",
     "showing",
     "sweeping",
+    "tabling",
     "tuning",
 ]

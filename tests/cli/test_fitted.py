@@ -9,9 +9,9 @@ import pytest
 from command import onepass, refused
 
 from onepass.cli.fitted import table
-from onepass.report import tables
+from onepass.report import grids
 
-HEADER = list(tables.COLUMNS)
+HEADER = [name for name in grids.COLUMNS if name not in grids.MORE]
 ROWS = [
     "gsa-released|mirror=false|digits|100|90.0 ± 1.2|4.2 ± 1.1|90.4 ± 1.2|5|274|9.6 + 17.0|7.2 kB",
     "er||digits|100|85.2 ± 1.4|16.1 ± 1.6|87.1 ± 1.0|5|0.37|7.4|7.2 kB",
