@@ -116,7 +116,7 @@ def latex(table: Table) -> str:
         rows += [r"\midrule"] * (number in table.parts) + [_latex_row(line)]
     rows.append(r"\bottomrule")
     for letter, text in table.notes:
-        said = (f"$^{{{letter}}}$ " if letter else "") + _in_latex(text)
+        said = f"{_raised(letter)} {_in_latex(text)}".lstrip()
         rows.append(rf"\multicolumn{{{width}}}{{p{{\linewidth}}}}{{\footnotesize {said}}} \\")
     return "\n".join([*title, *rows, r"\end{tabular}"]) + "\n"
 
@@ -144,8 +144,12 @@ def _latex_cell(cell: str) -> str:
     if isinstance(cell, Cell):
         sign = {1: r"\textbf", 2: r"\underline"}.get(cell.rank)
         text = f"{sign}{{{_bold_number(text, cell.rank)}}}" if sign else text
-        text += f"$^{{{cell.note}}}$" if cell.note else ""
+        text += _raised(cell.note)
     return text
+
+
+def _raised(letter: str) -> str:
+    return rf"\textsuperscript{{{letter}}}" if letter else ""
 
 
 def _bold_number(text: str, rank: int) -> str:
@@ -167,6 +171,8 @@ LATEX = {
 
 
 def _in_latex(cell: str) -> str:
+    if re.fullmatch(r"[+-][\d.]+", cell):  # a sign, not a hyphen
+        return f"${cell}$"
     escaped = "".join(LATEX.get(letter, letter) for letter in cell)
     return re.sub(r"([+-]?[\d.]+) \$\\pm\$ ([\d.]+)", r"$\1 \\pm \2$", escaped)
 

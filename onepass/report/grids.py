@@ -19,7 +19,7 @@ COLUMNS = (
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
 MORE = ("seconds", "device")  # of which these are shown only if they are asked for
-HIGHER = {"accuracy": True, "forgetting": False, "any-time": True}  # whether more is better
+RANKED = ("accuracy", "any-time")  # not forgetting: who learns nothing has nothing to forget
 log = logging.getLogger("onepass")
 
 
@@ -47,15 +47,13 @@ def grid(
         notes += _compare(rows, lines, name, apart) if name != "published" else []
     check_columns(columns, lines[0])
     if pivot:
-        return pivoted(rows, lines, pivot, columns, notes)
-    hidden = MORE if any(row.variant for row in rows) else (*MORE, "variant")
-    header = list(columns) or [name for name in lines[0] if _usual(name) not in hidden]
+        missing = "" if apart else "-"
+        return pivoted(rows, lines, pivot, columns=columns, missing=missing, notes=notes)
+    hidden = [] if any(row.variant for row in rows) else ["variant"]
+    hidden += [] if apart else MORE
+    header = list(columns) or [name for name in lines[0] if name not in hidden]
     _tell_of_likes(lines, header)
     return Table(header, [[line[name] for name in header] for line in lines], notes=notes)
-
-
-def _usual(name: str) -> str:
-    return name.removesuffix(" sd")
 
 
 def _tell_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> None:
@@ -88,21 +86,21 @@ def _rank(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
         if not (method and method.one_task):
             rivals.setdefault((row.stream, row.memory), []).append(number)
     for group in rivals.values():
-        for name, higher in HIGHER.items():
-            cells = ranked([lines[number][name] for number in group], higher=higher)
+        for name in RANKED:
+            cells = ranked([lines[number][name] for number in group])
             for number, cell in zip(group, cells, strict=True):
                 lines[number][name] = cell
 
 
-def ranked(cells: Sequence[str], *, higher: bool) -> list[str]:
-    """The same cells, with the best of them known as such, and the second if there is a third; by
-    the means as they are shown, so that what looks the same ranks the same.
+def ranked(cells: Sequence[str]) -> list[str]:
+    """The same cells, of which the highest is known as such, and the second if there is a third;
+    by the means as they are shown, so that what looks the same ranks the same.
 
-    >>> [getattr(cell, "rank", 0) for cell in ranked(["3.1", "-", "9.0 ± 1.0", "3.1"], higher=True)]
+    >>> [getattr(cell, "rank", 0) for cell in ranked(["3.1", "-", "9.0 ± 1.0", "3.1"])]
     [2, 0, 1, 2]
     """
     values = [None if cell == "-" else float(cell.split()[0]) for cell in cells]
-    known = sorted({one for one in values if one is not None}, reverse=higher)
+    known = sorted({one for one in values if one is not None}, reverse=True)
     if len(known) < 2:
         return list(cells)
     first = {value: rank for rank, value in enumerate(known[:2], start=1)}
@@ -187,20 +185,17 @@ def _comparable(row: Row, theirs: Sequence[Row]) -> list[Row]:
 def _comparison_cells(row: Row, other: Row | None, apart: bool) -> dict[str, str]:
     found = compared(row.accuracies, other.accuracies if other else {})
     spread = Spread.over(found.differences)
+    pairs = str(len(found.differences) or "")
     tests = {"p (t-test)": found.t_test, "p (Wilcoxon)": found.wilcoxon}
     if apart:
         p_values = {name: "" if p is None else f"{p:.4g}" for name, p in tests.items()}
-        return {**_numbers({"difference": spread}), "pairs": _pairs(found.differences), **p_values}
+        return {**_numbers({"difference": spread}), "pairs": pairs, **p_values}
     shown = f"{'+' if spread.mean >= 0 else ''}{spread}" if spread else "-"
     return {
         "difference": shown,
-        "pairs": _pairs(found.differences),
+        "pairs": pairs or "-",
         **{name: probability(p) for name, p in tests.items()},
     }
-
-
-def _pairs(differences: Sequence[float]) -> str:
-    return str(len(differences)) if differences else "-"
 
 
 def probability(p: float | None) -> str:

@@ -9,9 +9,9 @@ FEWEST = 3  # pairs for a t-test: with two, any spread at all is luck
 FEWEST_FOR_RANKS = 6  # with fewer the signed-rank test cannot come below 0.05 at all
 HOW = (
     "difference: mean ± standard deviation over the seeds that both have (pairs). p: two-sided, by "
-    f"the paired t-test ({FEWEST} pairs or more) and by Wilcoxon's signed-rank test "
-    f"({FEWEST_FOR_RANKS} or more, below which it cannot reach 0.05); not corrected for the number "
-    "of comparisons."
+    f"the paired t-test ({FEWEST} pairs or more) and by Wilcoxon's signed-rank test (of "
+    f"{FEWEST_FOR_RANKS} or more that differ: with fewer it cannot reach 0.05); not corrected for "
+    "the number of comparisons."
 )
 
 

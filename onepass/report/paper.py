@@ -19,7 +19,7 @@ from onepass.errors import UnknownNameError
 from onepass.job import PRESETS
 from onepass.report import published
 from onepass.report.formats import Cell, Table
-from onepass.report.grids import Letters, probability, ranked
+from onepass.report.grids import RANKED, Letters, probability, ranked
 from onepass.report.paired import FEWEST, compared
 from onepass.report.published import Figure
 from onepass.report.tables import Row, Spread, as_in_the_paper, summarise
@@ -135,7 +135,7 @@ def _methods(cells: Cells, printed: Sequence[Figure], against: str | None) -> Ta
     columns: list[list[str]] = []
     for memory in memories:
         ours = [cells.shown(key, dataset, memory) for key in keys]
-        columns.append(ranked(ours, higher=cells.metric == "accuracy"))
+        columns.append(ranked(ours) if cells.metric in RANKED else ours)
         columns.append([_printed(key, dataset, memory, cells.metric, letters) for key in keys])
         if against:
             columns.append([cells.p_value(key, (against, ""), dataset, memory) for key in keys])

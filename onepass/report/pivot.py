@@ -17,11 +17,14 @@ def pivoted(
     rows: Sequence[Row],
     lines: Sequence[Mapping[str, str]],
     over: str,
+    *,
     columns: Sequence[str],
+    missing: str,
     notes: Sequence[tuple[str, str]],
 ) -> Table:
     """One row for all that differ in nothing but their memory (dataset, stream). `columns` chooses
-    among the measured ones, of which each group has its own."""
+    among the measured ones, of which each group has its own; `missing` stands where there is no
+    run."""
     split = [_split(row, line, over) for row, line in zip(rows, lines, strict=True)]
     found: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
     for line, (group, keys) in zip(lines, split, strict=True):
@@ -29,7 +32,10 @@ def pivoted(
     groups = _groups(rows, [group for group, _ in split], over)
     names = [name for name in columns or _measured(lines[0]) if name not in KEYS]
     body = [
-        [*key, *(cells.get(name, "-") for cells in _side_by_side(one, groups) for name in names)]
+        [
+            *key,
+            *(cells.get(name, missing) for cells in _side_by_side(one, groups) for name in names),
+        ]
         for key, one in found.items()
     ]
     own = list(split[0][1])
