@@ -204,8 +204,9 @@ class Job:
     @property
     def run_settings(self) -> dict[str, str]:
         """What was set by hand; and no mirror images where they are of another class, for a method
-        that would have them by default, or by a preset for all data. (Any other preset that has
-        them was asked for by name: it is refused rather than changed.)
+        that would have them by default, or by a preset for all data, which then repeats its steps
+        twice as often. (Any other preset that has them was asked for by name: it is refused rather
+        than changed.)
 
         >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
         ({'mirror': 'false'}, {})
@@ -217,7 +218,10 @@ class Job:
             return self.settings
         told = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if told is None else told
-        return self.settings if same else {**self.settings, "mirror": "false"}
+        if same:
+            return self.settings
+        twice = {"repeats": str(2 * preset.settings["repeats"])} if preset.for_all else {}
+        return {**twice, **self.settings, "mirror": "false"}
 
     @property
     def variant(self) -> str:

@@ -173,8 +173,8 @@ class Images(NamedTuple):
 
 class Preset(NamedTuple):
     """Settings of a method that belong together, and where they come from. One that is `for_all`
-    data leaves out mirror images where these would be of another class; any other is refused
-    there, if it has them."""
+    data mirrors images; where these would be of another class it makes twice as many steps instead.
+    Any other is refused there, if it mirrors."""
 
     settings: dict[str, Any]
     source: str

@@ -46,9 +46,15 @@ def test_a_preset_for_all_data_mirrors_where_the_class_stays(preset):
     """And its run says so."""
     job = Job("gsa", "cifar100", preset=preset, device="cpu")
     assert (job.make(PHOTOS)[1].mirror, job.variant) == (True, preset)
+    repeats = 2 * job.make(PHOTOS)[1].repeats
     job = replace(job, dataset="mnist")
-    assert (job.make(SIGNS)[1].mirror, job.variant) == (False, f"{preset} mirror=false")
-    assert replace(job, settings={"mirror": "true"}).make(SIGNS)[1].mirror
+    made = job.make(SIGNS)[1]
+    assert (made.mirror, made.repeats) == (False, repeats)
+    assert job.variant == f"{preset} mirror=false repeats={repeats}"
+    assert made.images(10) == replace(job, dataset="cifar100").make(PHOTOS)[1].images(10)
+    by_hand = replace(job, settings={"mirror": "true", "repeats": "3"}).make(SIGNS)[1]
+    assert (by_hand.mirror, by_hand.repeats) == (True, 3)
+    assert replace(job, settings={"repeats": "3"}).make(SIGNS)[1].repeats == 3
 
 
 def test_a_preset_that_does_not_mirror_is_for_all_data():

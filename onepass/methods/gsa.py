@@ -72,7 +72,7 @@ BEST: dict[str, Any] = {
     "new_classes": "task",
     "average": "arrivals",
     "distil": 1.0,
-    "teacher": "growing",
+    "distil_from": "growing",
     "repeats": 2,
 }
 
