@@ -1,8 +1,9 @@
-"""onepass list, table, figure"""
+"""onepass list, table, figure, report"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -249,6 +250,26 @@ def figure(
         table = filled(parse(_only(drawn)), {"tasks": usual_tasks(data.name, data.classes)})
         figures.stream(make(data, table, seed=seed), output)
     say(str(output))
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass report runs/ -o report.html
+  onepass report runs/ results/cifar100.jsonl -o report.html
+
+The page needs no network and nothing beside it; docs/report.md says what it shows."""
+)
+def report(
+    paths: shared.Paths,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
+) -> None:
+    """Write a page about runs: tables, curves, maps, costs, and how to repeat each."""
+    from onepass.report import webpage
+
+    states = Counter(run["state"] for run in webpage.report(paths, output)["runs"])
+    told = [f"{count} {state}" for state, count in states.items()]
+    say(f"{output}: {', '.join(told)} runs")
 
 
 def _only(specs: list[str]) -> str:
