@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
@@ -24,6 +24,7 @@ from onepass.memory import Store
 from onepass.nets import NETWORKS
 from onepass.probes import PROBES
 from onepass.report import tables
+from onepass.report.listing import State
 from onepass.streams import STREAMS, filled, make, parse
 
 FORMATS = ("text", *tables.FORMATS)
@@ -268,7 +269,7 @@ def report(
     from onepass.report import webpage
 
     states = Counter(run["state"] for run in webpage.report(paths, output)["runs"])
-    told = [f"{count} {state}" for state, count in states.items()]
+    told = [f"{states[state]} {state}" for state in get_args(State) if states[state]]
     say(f"{output}: {', '.join(told)} runs")
 
 

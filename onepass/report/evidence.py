@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 from onepass.report.commands import command
@@ -20,7 +20,7 @@ from onepass.scoring import Point
 from onepass.version import __version__
 from onepass.words import plain, shortened
 
-NUMBERS = 400_000  # in all maps and curves of a page: a few megabytes
+NUMBERS = 400_000  # in all maps of one kind; there are four: ten megabytes at most
 MOST_POINTS = 120  # of a curve
 FEWEST_POINTS = 12
 LONGEST_COMMAND = 2000
@@ -63,12 +63,12 @@ def _row(
         "accuracy": _spread(one.accuracy for one in group),
         "forgetting": _spread(one.forgetting for one in group),
         "anytime": _spread(one.anytime_accuracy for one in group),
-        "seconds": mean(one.seconds for one in group),
+        "seconds": fmean(one.seconds for one in group),
         "images": _images_trained(first),
         "kept": max(one.memory_bytes + one.copy_bytes for one in group),
         "devices": sorted({_word(one.gpu or one.device) for one in group}),
         "curve": _curve([run.points for run in runs if run.points], room),
-        "task_map": _bounded(_mean_map([one.accuracy_matrix for one in group]), room),
+        "task_map": _mean_map([one.accuracy_matrix for one in group], room),
         "class_map": _class_map(runs, room),
         "confusion": _confusion(group, runs, room),
         "balance": _balance(runs, room),
@@ -129,7 +129,7 @@ def _class_map(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
     Classes stand in the order in which they came, if all seeds share one."""
     each = [_by_class(run.points) for run in runs if run.points]
     ends = [[[one] for one in run.result.class_accuracy] for run in runs if run.result]
-    values = _bounded(_mean_map(each or ends), room)
+    values = _mean_map(each or ends, room)
     if values is None:
         return None
     tasks = runs[0].tasks if all(run.tasks == runs[0].tasks for run in runs) else []
@@ -157,13 +157,13 @@ def _confusion(
 ) -> dict[str, Any] | None:
     """Of the test images of each task, the percentage taken for a class of each task, at the end;
     and after each task, how many of the old classes' were taken for new ones, and the reverse."""
-    end = _bounded(_mean_map([_percentages(one.task_confusion) for one in group]), room)
+    end = _mean_map([_percentages(one.task_confusion) for one in group], room)
     if end is None:
         return None
     ends = [[p for p in run.points if p.boundary and p.confusion] for run in runs if run.points]
     return {
         "end": end,
-        "over_time": _mean_map([[_mistaken(point) for point in points] for points in ends]),
+        "over_time": _mean_map([[_mistaken(one) for one in points] for points in ends], room) or [],
     }
 
 
@@ -190,7 +190,7 @@ def _balance(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
     over_time = [[_rates(line.get("pn_of_tasks")) for line in lines] for lines in said]
     last = [lines[-1].get("a_pn") for lines in said]
     per_class = [one for one in last if isinstance(one, dict)]
-    pn = _bounded(_mean_map(over_time), room)
+    pn = _mean_map(over_time, room)
     if pn is None:
         return None
     labels = _in_order({label for one in per_class for label in one})
@@ -225,7 +225,7 @@ def _in_order(labels: set[str]) -> list[str]:
 
 def _run(run: Recorded, row: int | None) -> dict[str, Any]:
     entry, result = run.entry, run.result
-    known = result.as_json() if result else entry.values
+    known = vars(result) if result else entry.values
     said = {name: entry.description.get(name) for name in ("onepass", "torch", "started")}
     number = {name: _number(known.get(name)) for name in ("memory", "seed", "accuracy", "seconds")}
     text = {name: _word(str(known.get(name) or "")) for name in ("method", "variant", "dataset")}
@@ -276,18 +276,14 @@ def _short(value: float) -> float:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return _short(mean(known)) if known else None
+    return _short(fmean(known)) if known else None
 
 
-def _mean_map(maps: Sequence[Map]) -> Map:
-    """The mean of each cell over those of one shape: that of the first which has any cells."""
+def _mean_map(maps: Sequence[Map], room: int) -> Map | None:
+    """The mean of each cell over those of one shape: that of the first which has any cells. Nothing
+    if it has none, or more than there is room for."""
     shaped = [(one, list(map(len, one))) for one in maps if any(one)]
+    if not shaped or sum(shaped[0][1]) > room:
+        return None
     same = [one for one, shape in shaped if shape == shaped[0][1]]
-    return [
-        [_mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*same, strict=True)
-    ]
-
-
-def _bounded(found: Map, room: int) -> Map | None:
-    """A map that has cells, and not more than there is room for."""
-    return found if 0 < sum(map(len, found)) <= room else None
+    return [[_mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*same, strict=True)]

@@ -92,14 +92,16 @@ def recorded(*paths: Path) -> list[Recorded]:
 
 def _recorded(entry: Entry) -> Recorded:
     if entry.folder is not None and DAMAGED_NAME in Path(entry.folder).name:
-        return Recorded(replace(entry, state="damaged", problem="it was set aside as damaged"), None)
+        return Recorded(
+            replace(entry, state="damaged", problem="it was set aside as damaged"), None
+        )
     if entry.state != "finished":
         return Recorded(entry, None)
-    content = {**lines.LACKING, **entry.values}
+    content = {**lines.LACKING, **entry.values, "out": entry.where}
     try:
         return Recorded(entry, Result.read(content, Path(entry.where), out=entry.where))
     except RunError as problem:
-        told = str(problem).removeprefix(f"{entry.where} is ")
+        told = str(problem).removeprefix(f"{entry.where} is ").removeprefix("damaged: ")
         return Recorded(Entry(entry.where, "damaged", {}, told, entry.folder), None)
 
 

@@ -97,15 +97,15 @@ function resultTable(show) {
       measured("forgetting", "forgetting"),
       measured("any-time", "anytime"),
       { label: "n", number: true, value: (row) => row.seeds.length, cell: (row) => [String(row.seeds.length)] },
-      { label: "images trained", number: true, value: (row) => row.images, cell: (row) => [short(row.images)] },
-      { label: "training time", number: true, value: (row) => row.seconds, cell: (row) => [duration(row.seconds)] },
+      { label: "images", number: true, value: (row) => row.images, cell: (row) => [short(row.images)] },
+      { label: "time", number: true, value: (row) => row.seconds, cell: (row) => [duration(row.seconds)] },
       { label: "kept", number: true, value: (row) => row.kept, cell: (row) => [kept(row.kept)] },
     ],
     rows,
     sorted: { column: "accuracy", descending: true },
   });
   section("results", "Results",
-    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best; any-time is the accuracy on the classes seen so far, over the whole stream.",
+    "Press a header to sort, and a method to see it in detail. Forgetting is how far tasks fell below their best; any-time is the accuracy on the classes seen so far, over the whole stream. Images are those trained on, replayed ones too; time is that of training; kept is the memory with copies of the network.",
     filters(table, rows, (row) => `${row.method} ${row.variant} ${row.dataset} ${row.memory}`,
       [{ label: "Dataset", value: (row) => row.dataset }, { label: "Memory", value: (row) => row.memory }, { label: "Method", value: (row) => row.method }]),
     table.element);
