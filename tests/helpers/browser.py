@@ -7,6 +7,7 @@ variable ONEPASS_BROWSER=required, as in `.ci/run`, they fail instead.
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import shutil
@@ -22,10 +23,11 @@ NEEDED = "the Debian packages chromium and chromium-driver, and selenium"
 
 
 def found() -> tuple[str, str] | None:
-    """The browser and its driver, if both are here."""
+    """The browser and its driver, if both are here, and what talks to them."""
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
-    return (browser, driver) if browser and driver else None
+    selenium = importlib.util.find_spec("selenium")
+    return (browser, driver) if browser and driver and selenium else None
 
 
 def programs() -> tuple[str, str]:

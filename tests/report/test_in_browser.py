@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(runs: Path) -> str:
-    return written(runs, runs.parent / "report.html")
+    return written(runs, to=runs.parent / "report.html")
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def browser(page: str) -> Iterator[Any]:
         yield opened
 
 
-def written(runs: Path, to: Path) -> str:
-    done = onepass("report", runs, "-o", to)
+def written(*paths: Path, to: Path) -> str:
+    done = onepass("report", *paths, "-o", to)
     assert done.status == 0, done.err
     return to.as_uri()
 
@@ -241,7 +241,7 @@ def test_a_thousand_runs_open_in_seconds(runs: Path, tmp_path: Path) -> None:
         for n in range(1000)
     ]
     (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = written(tmp_path / "many.jsonl", tmp_path / "report.html")
+    page = written(tmp_path / "many.jsonl", to=tmp_path / "report.html")
     with browsers.opened() as browser:
         began = time.monotonic()
         browser.get(page)
@@ -289,7 +289,7 @@ def hostile(runs: Path, out: Path) -> Path:
 def test_a_hostile_run_injects_nothing(runs: Path, tmp_path: Path, width: int) -> None:
     (tmp_path / "runs").mkdir()
     folder = hostile(runs, tmp_path / "runs")
-    page = written(folder, tmp_path / "report.html")
+    page = written(folder, folder / "lines.jsonl", to=tmp_path / "report.html")
     with browsers.opened(width) as browser:
         see(browser, page)
         for one in browser.find_elements("css selector", "summary"):
