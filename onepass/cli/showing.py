@@ -1,11 +1,10 @@
-"""onepass list, table, figure, report"""
+"""onepass list, table, figure"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -24,7 +23,6 @@ from onepass.memory import Store
 from onepass.nets import NETWORKS
 from onepass.probes import PROBES
 from onepass.report import tables
-from onepass.report.listing import State
 from onepass.streams import STREAMS, filled, make, parse
 
 FORMATS = ("text", *tables.FORMATS)
@@ -251,26 +249,6 @@ def figure(
         table = filled(parse(_only(drawn)), {"tasks": usual_tasks(data.name, data.classes)})
         figures.stream(make(data, table, seed=seed), output)
     say(str(output))
-
-
-@app.command(
-    epilog="""\b
-Examples:
-  onepass report runs/ -o report.html
-  onepass report runs/ results/cifar100.jsonl -o report.html
-
-The page needs no network and nothing beside it; docs/report.md says what it shows."""
-)
-def report(
-    paths: shared.Paths,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
-) -> None:
-    """Write a page about runs: tables, curves, maps, costs, and how to repeat each."""
-    from onepass.report import webpage
-
-    states = Counter(run["state"] for run in webpage.report(paths, output)["runs"])
-    told = [f"{states[state]} {state}" for state in get_args(State) if states[state]]
-    say(f"{output}: {', '.join(told)} runs")
 
 
 def _only(specs: list[str]) -> str:

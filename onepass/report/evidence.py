@@ -29,7 +29,7 @@ Map = list[list[float | None]]
 
 def evidence(*paths: Path) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
-    runs = recorded(*paths)
+    runs, passed_over = recorded(*paths)
     by_place = {run.entry.where: run for run in runs}
     groups = grouped(results(runs))
     room = NUMBERS // max(1, len(groups))
@@ -39,6 +39,7 @@ def evidence(*paths: Path) -> dict[str, Any]:
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "onepass": __version__,
         "sources": [_word(str(path)) for path in paths],
+        "passed_over": {_word(str(path)): count for path, count in passed_over.items()},
         "rows": [_row(group, by_place, common, room) for group in groups],
         "runs": [_run(run, places.get(run.entry.where)) for run in runs],
     }
@@ -65,7 +66,7 @@ def _row(
         "anytime": _spread(one.anytime_accuracy for one in group),
         "seconds": fmean(one.seconds for one in group),
         "images": _images_trained(first),
-        "kept": max(one.memory_bytes + one.copy_bytes for one in group),
+        "kept": max((one.memory_bytes or 0) + one.copy_bytes for one in group),
         "devices": sorted({_word(one.gpu or one.device) for one in group}),
         "curve": _curve([run.points for run in runs if run.points], room),
         "task_map": _mean_map([one.accuracy_matrix for one in group], room),
@@ -89,7 +90,7 @@ def _spread(values: Iterable[float | None]) -> list[float | None] | None:
 
 def _images_trained(result: Result) -> float | None:
     """Through the network and back, in all; not known of older results."""
-    if not result.batch:
+    if not (result.batch and result.steps and result.trained_per_sample):
         return None
     beside = sum(count.get("trained", 0) for count in result.images_beside_steps.values())
     return result.trained_per_sample * result.batch * result.steps + beside

@@ -12,7 +12,7 @@ from typing import Any
 from onepass import files, lines
 from onepass.errors import RunError
 from onepass.record import DAMAGED_NAME, RunFolder
-from onepass.report.listing import Entry, find
+from onepass.report.listing import NEEDED, Entry, find
 from onepass.result import Result
 from onepass.scoring import Point
 
@@ -38,8 +38,8 @@ class Recorded:
 
     @property
     def balance(self) -> list[dict[str, Any]]:
-        """What the probe of that name said, one line for each task; nothing of a run without it."""
-        return self._balance[0]
+        """What the probe of that name said at the end of each task; nothing of a run without it."""
+        return [line for line in self._balance[0] if line.get("ended", True)]
 
     @property
     def class_names(self) -> list[str]:
@@ -83,11 +83,40 @@ class Recorded:
         return (found, "") if said else ([], f"{path.name} is damaged")
 
 
-def recorded(*paths: Path) -> list[Recorded]:
-    """All runs at or below folders and in files of lines; those in folders first, which have more
-    to show (as in tables)."""
-    inside = sorted(paths, key=lines.is_lines)
-    return [_recorded(entry) for entry in find(*inside, parse=files.parsed)]
+def recorded(*paths: Path) -> tuple[list[Recorded], dict[Path, int]]:
+    """All runs at or below folders, and in files of lines, also of such that lie in a folder. Runs'
+    own folders come first, since they have more to show. Lines of anything else, such as a search,
+    are passed over: how many, by their files."""
+    of_lines = list(dict.fromkeys(file for path in paths for file in _files(path)))
+    folders = [path for path in paths if not lines.is_lines(path)]
+    others = {file: _of_no_run(file) for file in of_lines}
+    foreign = set[str]().union(*others.values())
+    found = find(*folders, *of_lines, parse=files.parsed)
+    runs = [_recorded(entry) for entry in found if entry.where not in foreign]
+    if not runs:
+        raise RunError(f"there is no run in {', '.join(map(str, paths))}")
+    return runs, {file: len(places) for file, places in others.items() if places}
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of lines that a path stands for. What lies in a run's own folder is its record."""
+    if lines.is_lines(path):
+        return [path]
+    own = (path / "run.json").exists() or (path / "result.json").exists()
+    return [] if own else [one for one in sorted(path.glob(f"*{lines.SUFFIX}")) if one.is_file()]
+
+
+def _of_no_run(file: Path) -> set[str]:
+    """The places of lines that are whole, and lack what every result says."""
+    found = set()
+    for place, text in lines.texts(file):
+        try:
+            content = lines.content(text, place)
+        except RunError:  # listed as damaged
+            continue
+        if any(name not in content for name in NEEDED):
+            found.add(place)
+    return found
 
 
 def _recorded(entry: Entry) -> Recorded:

@@ -86,7 +86,7 @@ def test_no_text_can_end_the_element_that_holds_it() -> None:
 
 
 def test_the_policy_names_the_only_script_and_the_only_style() -> None:
-    elements = Elements(page({"made": "", "rows": [], "runs": []}))
+    elements = Elements(page({"rows": [], "runs": []}))
     (policy,) = [
         attributes["content"]
         for tag, attributes in elements.found
@@ -107,7 +107,7 @@ def test_the_policy_names_the_only_script_and_the_only_style() -> None:
 
 
 def test_the_page_asks_for_nothing() -> None:
-    elements = Elements(page({"made": "", "rows": [], "runs": []}))
+    elements = Elements(page({"rows": [], "runs": []}))
     addresses = [
         value
         for _, attributes in elements.found
@@ -194,14 +194,18 @@ def test_events_of_a_version_that_did_not_count_confusions_are_read(
 def test_lines_are_shown_with_what_they_have(runs: Path, tmp_path: Path) -> None:
     line = json.loads((runs / "er-synthetic-m100-s0/result.json").read_text())
     file = tmp_path / "kept.jsonl"
-    file.write_text(json.dumps(line) + "\n{}\n")
+    search, wrong = {"method": "er", "lr": 0.1}, {**line, "memory": "much"}
+    file.write_text("".join(json.dumps(one) + "\n" for one in (line, search, wrong)))
     data = report(file, to=tmp_path / "report.html")
     row = row_of(data, "er")
     assert (row["curve"], row["class_map"]["only_end"]) == (None, True)
     assert row["confusion"]["end"]
     told = [(run["where"], run["state"], run["problem"]) for run in data["runs"]]
-    damaged = "it has no method"
-    assert told == [(f"{file}:1", "finished", ""), (f"{file}:2", "damaged", damaged)]
+    damaged = "its memory is of the wrong type"
+    assert told == [(f"{file}:1", "finished", ""), (f"{file}:3", "damaged", damaged)]
+    assert data["passed_over"] == {str(file): 1}
+    of_folder = report(tmp_path, to=tmp_path / "of_folder.html")
+    assert of_folder["rows"] == data["rows"]
 
 
 def test_no_run_is_lost_silently(runs: Path, tmp_path: Path) -> None:

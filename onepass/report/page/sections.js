@@ -47,6 +47,9 @@ function summary() {
     made.append(make("p", { class: "callout" }, `${several(troubled, "run")} did not end well or not yet, and `,
       troubled === 1 ? "has" : "have", " no part in the tables and figures: see ", make("a", { href: "#runs" }, "the list of all runs"), "."));
   }
+  for (const [file, count] of Object.entries(data.passed_over)) {
+    made.append(make("p", { class: "explain" }, word(file), `: ${several(count, "line")} of something else than runs, passed over.`));
+  }
   if (rows.length) made.append(best());
 }
 
