@@ -24,6 +24,11 @@ NUMBERS = 400_000  # in all maps of one kind; there are four: ten megabytes at m
 MOST_POINTS = 120  # of a curve
 FEWEST_POINTS = 12
 LONGEST_COMMAND = 2000
+# Choices that make accuracies of two rows incomparable: what is learned, and what is tested.
+PROTOCOL = (
+    *("stream=", "tasks=", "batch=", "class_order=", "validation="),
+    *("image_size=", "test_fraction=", "label="),
+)
 Map = list[list[float | None]]
 
 
@@ -59,6 +64,7 @@ def _row(
         "variant": _word(first.variant),
         "dataset": _word(first.dataset),
         "memory": first.memory,
+        "protocol": _word(" ".join(w for w in first.variant.split() if w.startswith(PROTOCOL))),
         "seeds": sorted(one.seed for one in group),
         "tasks": first.tasks,
         "accuracy": _spread(one.accuracy for one in group),

@@ -200,6 +200,18 @@ def test_figures_follow_what_is_chosen(browser: Any) -> None:
     assert browsers.console(browser) == []
 
 
+def test_what_is_not_comparable_does_not_compete(runs: Path, tmp_path: Path) -> None:
+    result = json.loads((runs / "er-digits-m100-s0/result.json").read_text())
+    held_out = {**result, "variant": "validation=0.1", "accuracy": 100.0}
+    (tmp_path / "kept.jsonl").write_text(json.dumps(held_out) + "\n" + json.dumps(result) + "\n")
+    page = written(tmp_path / "kept.jsonl", to=tmp_path / "report.html")
+    with browsers.opened() as browser:
+        see(browser, page)
+        settings = column(browser, "summary", "setting")
+        assert settings == ["digits, memory 100, validation=0.1", "digits, memory 100"]
+        assert column(browser, "summary", "second") == ["\u2013", "\u2013"]
+
+
 def test_each_run_says_how_to_repeat_it(browser: Any) -> None:
     find(browser, "#runs summary").click()
     command = find(browser, "#runs code").text

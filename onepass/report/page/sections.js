@@ -1,21 +1,20 @@
 // The page, section by section.
 
-const rows = data.rows.map((row, place) => ({ ...row, place, setting: `${row.dataset}, memory ${row.memory}` }));
+const rows = data.rows.map((row, place) => ({ ...row, place, setting: [row.dataset, `memory ${row.memory}`, row.protocol].filter(Boolean).join(", ") }));
 const isReference = (row) => row.tasks === 1;
 const kept = (bytes) => (bytes ? `${short(bytes)}B` : MISSING);
 const several = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 
-// Settings that are comparable: a dataset and a memory. What keeps nothing belongs to each of them.
+// Settings that are comparable: a dataset, a memory, and what else decides what is learned and tested.
+// What keeps nothing belongs to each memory.
 // The rows of one come by their accuracy, each with a colour of its own.
 function settings() {
   const found = new Map();
-  for (const row of rows.filter((one) => one.memory)) found.set(row.setting, { dataset: row.dataset, memory: row.memory });
-  for (const row of rows) {
-    const alone = ![...found.values()].some((one) => one.dataset === row.dataset);
-    if (alone) found.set(row.setting, { dataset: row.dataset, memory: row.memory });
-  }
+  const alike = (a, b) => a.dataset === b.dataset && a.protocol === b.protocol;
+  for (const row of rows.filter((one) => one.memory)) found.set(row.setting, row);
+  for (const row of rows) if (![...found.values()].some((one) => alike(one, row))) found.set(row.setting, row);
   return [...found].map(([name, one]) => {
-    const inside = rows.filter((row) => row.dataset === one.dataset && (row.memory === one.memory || !row.memory));
+    const inside = rows.filter((row) => alike(row, one) && (row.memory === one.memory || !row.memory));
     const ordered = inOrder(inside, (row) => row.accuracy[0], true);
     return { name, rows: ordered.map((row, colour) => ({ ...row, colour })) };
   });
