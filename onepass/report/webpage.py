@@ -17,7 +17,7 @@ from typing import Any
 
 from onepass.errors import InputError
 from onepass.files import write_atomically
-from onepass.report.evidence import evidence
+from onepass.report.contents import contents
 
 SUFFIXES = (".html", ".htm")
 SCRIPTS = ("elements.js", "charts.js", "tables.js", "sections.js")
@@ -28,7 +28,7 @@ def report(paths: list[Path], output: Path) -> dict[str, Any]:
     """Writes the page, and gives what it shows."""
     if output.suffix not in SUFFIXES:
         raise InputError(f"the name of a report must end in .html, not {output.name!r}")
-    shown = evidence(*paths)
+    shown = contents(*paths)
     content = page(shown).encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, lambda file: file.write(content))

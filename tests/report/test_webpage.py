@@ -17,7 +17,7 @@ from command import events, onepass, refused, untouched
 import onepass as package
 from onepass.data import load
 from onepass.record import DAMAGED_NAME
-from onepass.report import evidence as collecting
+from onepass.report import contents as collecting
 from onepass.report.webpage import ESCAPED, checksum, embedded, page
 from onepass.scoring import Point
 

@@ -32,7 +32,7 @@ PROTOCOL = (
 Map = list[list[float | None]]
 
 
-def evidence(*paths: Path) -> dict[str, Any]:
+def contents(*paths: Path) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
     runs, passed_over = recorded(*paths)
     by_place = {run.entry.where: run for run in runs}
