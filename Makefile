@@ -4,7 +4,7 @@ BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz lint types imports unit table clean
+.PHONY: help demo test test-all fuzz lint types imports unit table results clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ table: .venv/.installed  ## The README's picture and its table of all methods, m
 	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
 	$(BIN)/onepass run all $(README_RUNS) --resume
 	$(BIN)/python docs/update_readme.py runs/readme
+
+results: .venv/.installed  ## The tables on the pages in results/, made anew from the lines there
+	$(BIN)/python docs/update_results.py
 
 clean:  ## Remove what was set up and run
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

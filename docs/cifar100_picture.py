@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from onepass import lines
-from onepass.report.tables import published_accuracies
+from onepass.report.published import published_accuracies
 
 RESULTS = Path(__file__).parents[1] / "results"
 FILES = ("table1", "cifar100", "baselines", "baselines-2")

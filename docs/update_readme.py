@@ -13,7 +13,9 @@ from pathlib import Path
 
 from onepass import registry
 from onepass.registry import MethodInfo
-from onepass.report.tables import grid, markdown, read, summarise
+from onepass.report.formats import Table, markdown
+from onepass.report.grids import grid
+from onepass.report.tables import read, summarise
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 HIDDEN = ("variant", "dataset", "steps/s")  # with the method; the same for all; of one machine
@@ -39,12 +41,14 @@ def table(runs: Path) -> str:
         variant = row[header.index("variant")] if "variant" in header else ""
         return row[0] + (f" ({variant})" if variant else "") + remark(infos[row[0]])
 
-    header, body = grid(summarise(read(runs)))
+    made = grid(summarise(read(runs)))
+    header = made.header
     shown = [column for column, name in enumerate(header) if name not in HIDDEN]
     lines = [
-        [name(line), *(line[column] for column in shown[1:])] for line in sorted(body, key=place)
+        [name(line), *(str(line[column]) for column in shown[1:])]  # nothing in bold
+        for line in sorted(made.body, key=place)
     ]
-    return markdown([header[column] for column in shown], lines)
+    return markdown(Table([header[column] for column in shown], lines))
 
 
 def updated(text: str, made: str) -> str:

@@ -37,10 +37,11 @@ class Costs:
         took = result.seconds + result.scoring_seconds + result.capture_seconds
         kind = (*place, result.method, result.memory, result.variant)
         self._seconds.setdefault(kind, []).append(took)
-        if not result.batch:  # of an earlier version, that did not record it
-            return
+        trained, scored = result.trained_per_sample, result.scored_per_sample
+        if not (result.steps and result.batch) or trained is None or scored is None:
+            return  # of an earlier version, that did not record it
         samples = result.steps * result.batch
-        images = samples * (result.trained_per_sample + SCORED * result.scored_per_sample)
+        images = samples * (trained + SCORED * scored)
         self._samples[place] = samples
         if images:
             for whose in (place, (*place, result.method)):

@@ -23,12 +23,12 @@ class TooLargeError(InputError):
 class UnknownNameError(OnepassError, LookupError):
     """A method, dataset or setting that does not exist."""
 
-    def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, valid: Iterable[str], more: str = "") -> None:
         names = sorted(valid)
         near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(names) or "none"
-        super().__init__(f"unknown {kind} {quoted(name)}.{hint} Valid: {known}.")
+        super().__init__(f"unknown {kind} {quoted(name)}.{hint} Valid: {known}.{more}")
 
 
 class NotFittedError(OnepassError, ValueError, AttributeError):

@@ -14,13 +14,14 @@ from onepass import data, devices, registry, streams
 from onepass.data.load import is_path
 from onepass.errors import InputError, UnknownNameError
 from onepass.learner import Learner
+from onepass.parts import Preset
 from onepass.scoring import check_scorable
 from onepass.settings import check
 from onepass.streams import Stream
 from onepass.words import plain
 
 COMMON = "common"  # the constructor's defaults: one setting for all methods
-PRESETS = (COMMON, "paper", "official", "tuned")
+PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
 Normalise = Literal["dataset", "first-task"]
 POINTS_PER_RUN = 20
 OWN = "own"  # what a run's identity calls all data that have no name of ours
@@ -203,18 +204,24 @@ class Job:
     @property
     def run_settings(self) -> dict[str, str]:
         """What was set by hand; and no mirror images where they are of another class, for a method
-        that would have them by default. (A preset that has them was asked for by name: it is
-        refused rather than changed.)
+        that would have them by default, or by a preset for all data, which then repeats its steps
+        twice as often. (Any other preset that has them was asked for by name: it is refused rather
+        than changed.)
 
         >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
         ({'mirror': 'false'}, {})
         """
-        said = {*self.settings, *self.preset_settings()}
-        if not registry.get(self.method).learner.mirror or "mirror" in said:
+        preset = self.chosen_preset()
+        mirrors = preset.settings.get("mirror", registry.get(self.method).learner.mirror)
+        decided = "mirror" in preset.settings and not preset.for_all
+        if not mirrors or decided or "mirror" in self.settings:
             return self.settings
         told = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if told is None else told
-        return self.settings if same else {**self.settings, "mirror": "false"}
+        if same:
+            return self.settings
+        twice = {"repeats": str(2 * preset.settings["repeats"])} if preset.for_all else {}
+        return {**twice, **self.settings, "mirror": "false"}
 
     @property
     def variant(self) -> str:
@@ -298,7 +305,7 @@ class Job:
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
         learner = registry.get(self.method).learner
-        return self.preset_settings() | learner.read_settings(self.run_settings)
+        return self.chosen_preset().settings | learner.read_settings(self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Mean and standard deviation for the learner: the dataset's, if it has any, or those of
@@ -312,7 +319,7 @@ class Job:
 
     def _check_mirror(self, dataset: data.Dataset) -> None:
         """A preset that mirrors images teaches nonsense where these are of another class."""
-        mirrors = self.preset_settings().get("mirror") and "mirror" not in self.settings
+        mirrors = self.chosen_preset().settings.get("mirror") and "mirror" not in self.run_settings
         if mirrors and dataset.is_images and not dataset.mirror_is_same_class:
             raise InputError(
                 f"preset {self.preset!r} of {self.method!r} also trains mirror images, and in "
@@ -320,16 +327,16 @@ class Job:
                 "rest of the preset"
             )
 
-    def preset_settings(self) -> dict[str, Any]:
+    def chosen_preset(self) -> Preset:
         learner = registry.get(self.method).learner
         if self.preset == COMMON:
-            return {}
+            return Preset({}, "the constructor's defaults")
         if self.preset not in PRESETS:
             raise UnknownNameError("preset", self.preset, PRESETS)
         if self.preset not in learner.presets:
             known = ", ".join(preset_names(learner))
             raise InputError(f"{self.method!r} has no preset {self.preset!r}; it has: {known}")
-        return learner.presets[self.preset].settings
+        return learner.presets[self.preset]
 
 
 def preset_names(learner: type[Learner]) -> list[str]:

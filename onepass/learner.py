@@ -89,7 +89,7 @@ class Learner(SelfTaught, ABC):
     distil, distil_temperature, distil_raw
         The average teaches the network on the views of each step, so strongly, at this temperature;
         with `distil_raw` also on the samples as they are, which the network is shown besides.
-    teacher
+    distil_from
         An average of its own that teaches, by one of these rules; none: the one that predicts.
     repeats
         Steps of the optimiser for each batch, each with draws and views of its own; the memory

@@ -46,7 +46,8 @@ class Names(Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self:
-            raise UnknownNameError(self.kind, name, self.names())
+            own = f" A {self.kind} of your own is found with --import MODULE."
+            raise UnknownNameError(self.kind, name, self.names(), own if self.group else "")
         return self.entries[name]
 
     def get(self, name: str) -> Entry | None:

@@ -178,7 +178,10 @@ class Images(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Settings of a method that belong together, and where they come from."""
+    """Settings of a method that belong together, and where they come from. One that is `for_all`
+    data mirrors images; where these would be of another class it makes twice as many steps instead.
+    Any other is refused there, if it mirrors."""
 
     settings: dict[str, Any]
     source: str
+    for_all: bool = False

@@ -41,8 +41,9 @@ class Result:
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
         over equally spaced points, at least three; `prequential_accuracy`, each batch before it was
         learned;
-        `accuracy_matrix`, after task i on task j; `class_accuracy`. None stands for what was not
-        scored or cannot be.
+        `accuracy_matrix`, after task i on task j; `class_accuracy`; `task_confusion`, how many test
+        images of task i (row) were taken at the end for a class of task j. None stands for what was
+        not scored or cannot be.
     How long it took
         `steps`; `seconds` and `steps_per_second` of training alone; `scoring_seconds`;
         `capture_seconds` of the steps as CUDA graphs.
@@ -59,7 +60,8 @@ class Result:
     What else one should know
         `points`, how many lines of events.jsonl there are (0: a version that did not count them);
         `other_versions`, where the run was resumed `--anyway` with other versions of onepass or
-        torch than before: the step after which it went on, and the versions from there on.
+        torch than before: the step after which it went on, and the versions from there on. Of a
+        line that was made by an early version, None stands for whatever it does not tell.
     """
 
     identity: str = ""
@@ -84,22 +86,23 @@ class Result:
     accuracy: float = field(metadata=PRINTED)
     forgetting: float | None = field(metadata=PRINTED)
     forgetting_all_tasks: float | None
-    mean_task_accuracy: float
+    mean_task_accuracy: float | None
     anytime_accuracy: float | None
     prequential_accuracy: float | None
     accuracy_matrix: list[list[float | None]] = field(metadata=PRINTED)
     class_accuracy: list[float | None]
+    task_confusion: list[list[int]] = field(default_factory=list)
 
-    steps: int = field(metadata=PRINTED)
+    steps: int | None = field(metadata=PRINTED)
     seconds: float = field(metadata=PRINTED)
-    steps_per_second: float = field(metadata=PRINTED)
+    steps_per_second: float | None = field(metadata=PRINTED)
     scoring_seconds: float = 0.0
     capture_seconds: float = 0.0
 
-    trained_per_sample: float
-    scored_per_sample: float
+    trained_per_sample: float | None
+    scored_per_sample: float | None
     images_beside_steps: dict[str, dict[str, int]] = field(default_factory=dict)
-    memory_bytes: int
+    memory_bytes: int | None
     copy_bytes: int = 0
 
     device: str = field(metadata=PRINTED)
@@ -154,6 +157,7 @@ class Result:
             prequential_accuracy=last.prequential,
             accuracy_matrix=a,
             class_accuracy=metrics.per_class(last.correct, last.total),
+            task_confusion=[list(row) for row in last.confusion],
             steps=last.step,
             seconds=last.seconds,
             steps_per_second=last.step / last.seconds,

@@ -50,7 +50,7 @@ class SelfTaught(Steps, Training):
 
     average: Rule | None = None
     distil: float = 0.0
-    teacher: Rule | None = None
+    distil_from: Rule | None = None
     distil_temperature: float = 4.0
     distil_raw: bool = False
     repeats: int = 1
@@ -66,15 +66,15 @@ class SelfTaught(Steps, Training):
         usual = {"average": None, "distil": 0, "repeats": 1}
         for name, why in self.cannot.items():
             self.require(name, getattr(self, name) == usual[name], f"{usual[name]}: {why}")
-        for name in ("average", "teacher"):
+        for name in ("average", "distil_from"):
             rule = getattr(self, name)
             decay = rule if isinstance(rule, float | int) else 0
             self.require(name, 0 <= decay < 1, "a decay in [0, 1), growing, arrivals, or none")
         self.require("distil", self.distil >= 0, "zero or more")
-        taught = self.average is not None or self.teacher is not None
+        taught = self.average is not None or self.distil_from is not None
         self.require("distil", taught or not self.distil, "0 where there is no average to teach")
-        used = self.teacher is None or self.distil > 0
-        self.require("teacher", used, "none where distil is 0 and nothing is taught")
+        used = self.distil_from is None or self.distil > 0
+        self.require("distil_from", used, "none where distil is 0 and nothing is taught")
         self.require("distil_temperature", self.distil_temperature > 0, "positive")
         self.require("repeats", self.repeats >= 1, "at least 1")
 
@@ -82,8 +82,8 @@ class SelfTaught(Steps, Training):
         """One that predicts and one that teaches, which may be the same."""
         self.averaged = None if self.average is None else Average(trainer, self.average)
         self.teaching = self.averaged if self.distil else None
-        if self.teacher is not None and self.teacher != self.average:
-            self.teaching = Average(trainer, self.teacher)
+        if self.distil_from is not None and self.distil_from != self.average:
+            self.teaching = Average(trainer, self.distil_from)
 
     # ---- what it costs
 

@@ -429,8 +429,8 @@ def test_the_optimiser_descends_the_loss_and_the_lesson(raw):
 def test_one_average_may_teach_and_another_predict():
     """What is taught depends on the teacher alone; what is predicted, on the average alone."""
     settings = {"net": Normed(), "lr": 0.05, "distil": 2.0}
-    both = learned(small(ER, average=0.5, teacher=0.9, **settings), batches(TASKS))
-    alone = learned(small(ER, teacher=0.9, **settings), batches(TASKS))
+    both = learned(small(ER, average=0.5, distil_from=0.9, **settings), batches(TASKS))
+    alone = learned(small(ER, distil_from=0.9, **settings), batches(TASKS))
     one = learned(small(ER, average=0.9, **settings), batches(TASKS))
     assert same(weights(both.model), weights(alone.model))
     assert same(weights(both.model), weights(one.model))
@@ -676,8 +676,8 @@ RULE = "a number or growing or arrivals or none"
         ({"average": math.nan}, f"average must be {RULE}, not nan"),
         ({"average": "slow"}, f"average must be {RULE}, not 'slow'"),
         ({"average": True}, f"average must be {RULE}, not True"),
-        ({"average": 0.9, "teacher": 2, "distil": 1}, f"teacher must be {DECAY}, not 2"),
-        ({"average": 0.9, "teacher": 0.9}, "teacher must be none where distil is 0"),
+        ({"average": 0.9, "distil_from": 2, "distil": 1}, f"distil_from must be {DECAY}, not 2"),
+        ({"average": 0.9, "distil_from": 0.9}, "distil_from must be none where distil is 0"),
         ({"average": 0.9, "distil": -1}, "distil must be zero or more, not -1"),
         ({"distil": 1}, "distil must be 0 where there is no average to teach"),
         ({"distil_temperature": 0}, "distil_temperature must be positive, not 0"),

@@ -10,7 +10,7 @@ import pytest
 from onepass import registry
 from onepass.errors import OnepassError
 from onepass.job import Job
-from onepass.report.tables import published_accuracies
+from onepass.report.published import published_accuracies
 from onepass.sweep import Planned, read, without_repeats
 
 ROOT = Path(__file__).parents[1]
@@ -219,8 +219,25 @@ def test_the_papers_table_is_whole() -> None:
     assert {cells[cell] for cell in wanted} == {15}
     others = {method for method, *_ in cells.keys() - wanted}
     assert others == {"gsa-released", "er-ace", "ocm", "ocm-gsa", "finetune", "joint"}
-    first = [one for one in found if one.priority == 0]
-    assert {(one.job.dataset, one.job.memory) for one in first} == {("cifar100", 1000)}
+
+
+def test_the_papers_table_has_one_seed_of_every_cell_before_a_second_of_any() -> None:
+    found = without_repeats(read(ROOT / "experiments/table1.toml", device="cpu"))
+    second = next(number for number, one in enumerate(found) if one.job.seed == 1)
+    first = Counter((one.job.method, one.job.dataset, one.job.memory) for one in found[:second])
+    assert set(first.values()) == {1}
+    methods = {method for method, dataset, _ in published_accuracies() if dataset == "mnist"}
+    sizes = {"cifar100": (1000, 2000, 5000), "cifar10": (200, 500, 1000), "mnist": (100, 500, 1000)}
+    wanted = {
+        (method, dataset, memory)
+        for method in methods - {"ocm", "ocm-gsa"}
+        for dataset, memories in sizes.items()
+        for memory in memories
+    }
+    wanted |= {(method, "tiny-imagenet", 4000) for method in ("er", "gsa", "scr", "derpp")}
+    wanted |= {("ocm", "cifar100", memory) for memory in (1000, 5000)}
+    assert set(first) == wanted
+    assert len(wanted) == 17 * 9 + 6
 
 
 def test_the_small_example_can_be_read() -> None:

@@ -26,10 +26,12 @@ with told_in_a_line():
         data,
         predicting,
         remembering,
+        reporting,
         running,
         runs,
         showing,
         sweeping,
+        tabling,
         tuning,
     )
     from onepass.cli.base import app, messages, open_streams
@@ -130,9 +132,11 @@ __all__ = [
     "main",
     "predicting",
     "remembering",
+    "reporting",
     "running",
     "runs",
     "showing",
     "sweeping",
+    "tabling",
     "tuning",
 ]

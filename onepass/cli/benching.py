@@ -17,7 +17,7 @@ from onepass.cli.running import read_pairs, thread_count
 from onepass.errors import InputError
 from onepass.job import Job
 from onepass.learner import Learner
-from onepass.report.tables import check_columns
+from onepass.report.grids import check_columns
 from onepass.settings import check
 from onepass.words import quoted, rate
 

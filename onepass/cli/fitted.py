@@ -19,13 +19,16 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onepass.report.tables import check_columns
+from onepass.report.grids import check_columns
 from onepass.words import READABLE, plain
 
 GAP = "  "
+LONG = 80  # letters of a line that a rule follows to its end
 SHORT = 24  # letters of a word that text is not made narrower for
 NUMBER = re.compile(
-    r"-?|[-+]?\.?\d[\d.,]*(e[-+]?\d+)?%?( ((±|\+-?) )?[\d.,]+| [a-zA-Z]{1,6})*", re.ASCII
+    r"-?|[-+<]?\.?\d[\d.,]*(e[-+]?\d+)?%?( ((±|\+-?) )?[\d.,]+| [a-zA-Z]{1,6})*( \(\d+\))?"
+    r"( \[[a-z]\])?",
+    re.ASCII,
 )
 wrapping = Console(width=SHORT)
 
@@ -136,8 +139,13 @@ def _text(block: Sequence[Column], room: int | None, with_header: bool) -> str:
     rows = list(zip(*(column.cells for column in block), strict=True))
     header = list(_lines(rows[0], widths, numbers)) if with_header else []
     body = [line for row in rows[1:] for line in _lines(row, widths, numbers)]
-    rule = ["─" * max(map(cell_len, header + body))] if with_header else []
+    rule = ["─" * _rule(list(map(cell_len, header)), list(map(cell_len, body)))] if header else []
     return "".join(f"{line}\n" for line in header + rule + body)
+
+
+def _rule(header: Sequence[int], body: Sequence[int]) -> int:
+    """As long as the lines above and below; where text goes on and on, as into a pipe, it stops."""
+    return min(max(*header, *body, 0), max(*header, LONG))
 
 
 def _given(block: Sequence[Column], room: int | None) -> list[int]:

@@ -23,7 +23,7 @@ from onepass.job import Job, Normalise
 from onepass.learner import Learner
 from onepass.listeners.recorder import CheckpointEvery
 from onepass.record import warn_of_missing_points
-from onepass.report import tables
+from onepass.report import grids, tables
 from onepass.result import Result
 from onepass.settings import check
 from onepass.supplies import Supplies
@@ -167,7 +167,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
-    tables.check_columns(fitted.names(columns), tables.COLUMNS)
+    grids.check_columns(fitted.names(columns), grids.COLUMNS)
     choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
@@ -279,7 +279,8 @@ def _execute_all(
 
 
 def _show(results: list[Result], out: Path, columns: list[str]) -> None:
-    fitted.show(*tables.grid(tables.summarise(results), columns=columns))
+    shown = grids.grid(tables.summarise(results), columns=columns)
+    fitted.show(shown.header, shown.body)
     if len(results) == 1:
         say(f"run folder  {results[0].out}")
     try:

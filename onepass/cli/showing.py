@@ -1,4 +1,4 @@
-"""onepass list, table, figure"""
+"""onepass list, figure"""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from onepass.probes import PROBES
 from onepass.report import tables
 from onepass.streams import STREAMS, filled, make, parse
 
-FORMATS = ("text", *tables.FORMATS)
 PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
 FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
 LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings")
@@ -151,49 +150,6 @@ ROWS = {
     "networks": _networks,
     "probes": _probes,
 }
-
-
-@app.command(
-    epilog="""\b
-Examples:
-  onepass table runs/
-  onepass table runs/ --format latex
-  onepass table runs/ --columns method,accuracy,n
-  onepass table runs/ --against published
-  onepass table results/cifar100.jsonl runs/ more-runs/"""
-)
-def table(
-    paths: shared.Paths,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="text, markdown, latex or csv.",
-            autocompletion=shared.words(*FORMATS),
-        ),
-    ] = "text",
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="published: put the published figures beside ours.",
-            autocompletion=shared.words("published"),
-        ),
-    ] = None,
-    columns: shared.Columns = None,
-) -> None:
-    """Finished runs as a table: mean, spread and number of runs for each method."""
-    if against is not None:
-        one_of("--against", against, ("published",))
-    one_of("--format", format_, FORMATS)
-    apart, published = format_ == "csv", against is not None
-    rows = tables.summarise(tables.read(*paths))
-    header, cells = tables.grid(
-        rows, published=published, apart=apart, columns=fitted.names(columns)
-    )
-    if format_ == "text":
-        fitted.show(header, cells)
-    else:
-        typer.echo(tables.FORMATS[format_](header, cells), nl=False)
 
 
 @app.command(

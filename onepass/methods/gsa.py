@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,6 +65,19 @@ from onepass.replay import WithMemory
 
 TERM_OF = {"new": "T1", "previous": "T2", "cross": "T3"}  # as the paper's ablations call them
 BALANCED_W = 2 / (1 + math.exp(-1))
+BEST: dict[str, Any] = {
+    "head": "frozen",
+    "mirror": True,
+    "augment": "crop-grey-reflected",
+    "lr": 3e-4,
+    "current": 22,
+    "statistics": "mix",
+    "new_classes": "task",
+    "average": "arrivals",
+    "distil": 1.0,
+    "distil_from": "growing",
+    "repeats": 2,
+}
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
@@ -203,7 +216,9 @@ class GSA(WithMemory):
             "best on a held-out tenth of CIFAR100's training data, M=1000 and 5000, one seed: "
             "results/tuning-cifar100.md; separate forwards, M=1000, three seeds: "
             "results/readings-cifar100.md",
-        )
+        ),
+        "best": Preset(BEST, "held-out CIFAR100, CIFAR10, MNIST: results/best.md", for_all=True),
+        "fast": Preset({**BEST, "repeats": 1}, "as best, half the cost", for_all=True),
     }
 
     def check_settings(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 from onepass import lines
 from onepass.errors import InputError
 from onepass.files import write_atomically
+from onepass.report.formats import Table, comma_separated
 from onepass.report.listing import Entry
-from onepass.report.tables import comma_separated
 from onepass.result import Result
 from onepass.words import plain
 
@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 def _csv(columns: dict[str, list[Any]]) -> bytes:
     body = [list(map(_cell, row)) for row in zip(*columns.values(), strict=True)]
-    return comma_separated(list(columns), body).encode()
+    return comma_separated(Table(list(columns), body)).encode()
 
 
 def _cell(value: Any) -> str:

@@ -22,16 +22,6 @@ from onepass.words import quoted
 
 State = Literal["finished", "broken", "damaged"]
 Parse = Callable[[str], Any]
-NUMBER = (int, float)
-# What every result says, and its type.
-NEEDED: dict[str, Any] = {
-    "method": str,
-    "dataset": str,
-    "memory": int,
-    "seed": int,
-    "accuracy": NUMBER,
-    "seconds": NUMBER,
-}
 OWN = ("where", "state", "problem")
 SETTINGS = "settings."
 OTHER_NAMES = {"any-time": "anytime_accuracy"}
@@ -199,7 +189,7 @@ def _line(text: str, place: str, parse: Parse) -> Entry:
 
 
 def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> Entry:
-    for name, kind in NEEDED.items():
+    for name, kind in lines.NEEDED.items():
         value = values.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             problem = f"its {name} is of the wrong type" if name in values else f"it has no {name}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
+import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from itertools import count
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,17 +15,13 @@ from typing import Any
 from onepass import lines, registry
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import is_path
-from onepass.errors import InputError, RunError, UnknownNameError
+from onepass.errors import InputError, RunError
 from onepass.record import finished_runs, warn_of_missing_points
 from onepass.result import Result
-from onepass.words import plain, rate
 
-NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.ASCII)
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
-COLUMNS = (
-    *("method", "variant", "dataset", "memory", "accuracy", "forgetting", "any-time", "n"),
-    *("steps/s", "passes/sample", "kept"),
-)
+KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
+log = logging.getLogger("onepass")
 
 
 @dataclass(frozen=True)
@@ -36,6 +30,7 @@ class Spread:
 
     mean: float
     deviation: float | None
+    n: int
 
     @classmethod
     def over(cls, values: Iterable[float | None]) -> Spread | None:
@@ -47,7 +42,7 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        return cls(mean(known), stdev(known) if len(known) > 1 else None)
+        return cls(mean(known), stdev(known) if len(known) > 1 else None, len(known))
 
     def __str__(self) -> str:
         if self.deviation is None:
@@ -66,31 +61,47 @@ class Row:
     accuracy: Spread
     forgetting: Spread | None
     anytime: Spread | None
+    seconds: Spread | None
     runs: int
-    steps_per_second: float
-    trained: float
-    scored: float
-    kept: int  # bytes: samples with all that is stored beside them, and copies of the network
+    steps_per_second: float | None
+    trained: float | None
+    scored: float | None
+    kept: int | None  # bytes: samples, all that is stored beside them, and copies of the network
+    device: str
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
+    stream: str  # all that is known of it: rows are comparable if they share it
+    accuracies: Mapping[int, float]  # by seed
+    where: str  # of the first run
 
 
 def read(*paths: Path) -> list[Result]:
-    """The results of every finished run at or below folders, and those of files of lines. Those in
-    folders come first: of a run that lies in both, the one with its events is shown."""
+    """The results of every finished run at or below folders, and those of files of lines, also of
+    such that lie in a folder. Those of runs' own folders come first: of a run that lies in both,
+    the one with its events is shown. Lines of anything else are passed over, and counted aloud."""
     folders = [path for path in paths if not lines.is_lines(path)]
     runs = [run for folder in folders for run in finished_runs(folder)]
     found = [result for run in runs if (result := run.result()) is not None]
     warn_of_missing_points(found)
-    for path in paths:
-        if lines.is_lines(path):
-            found += lines.read(path)
+    others: dict[Path, int] = {}
+    for path in dict.fromkeys(file for given in paths for file in lines.files_at(given)):
+        results, others[path] = lines.read_among_others(path)
+        found += results
     if not found:
         raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")
+    if passed := [path for path, number in others.items() if number]:
+        number, places = sum(others.values()), ", ".join(map(str, passed))
+        log.warning(
+            "passed over, since they are no results of runs: %d lines of %s", number, places
+        )
     return found
 
 
-def summarise(results: Sequence[Result]) -> list[Row]:
-    return [_row(group) for group in grouped(results)]
+def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
+    """A row for each group of runs, or for each run."""
+    groups = grouped(results)
+    return [
+        _row(one) for one in ([[run] for group in groups for run in group] if per_run else groups)
+    ]
 
 
 def grouped(results: Sequence[Result]) -> list[list[Result]]:
@@ -199,6 +210,9 @@ def _row(group: list[Result]) -> Row:
     first = group[0]
     accuracy = over("accuracy")
     assert accuracy is not None
+    kept = [one.memory_bytes + one.copy_bytes for one in group if one.memory_bytes is not None]
+    speed = Spread.over(one.steps_per_second for one in group)
+    devices = {one.gpu or one.device for one in group}
     return Row(
         method=first.method,
         variant=first.variant,
@@ -207,12 +221,28 @@ def _row(group: list[Result]) -> Row:
         accuracy=accuracy,
         forgetting=over("forgetting"),
         anytime=over("anytime_accuracy"),
+        seconds=over("seconds"),
         runs=len(group),
-        steps_per_second=mean(result.steps_per_second for result in group),
+        steps_per_second=speed.mean if speed else None,
         trained=first.trained_per_sample,
         scored=first.scored_per_sample,
-        kept=max(result.memory_bytes + result.copy_bytes for result in group),
+        kept=max(kept, default=None),
+        device=", ".join(sorted(devices)),
         paper_dataset=first.dataset_identity if all(map(as_in_the_paper, group)) else None,
+        stream=_stream_of(first),
+        accuracies={one.seed: one.accuracy for one in group},
+        where=first.out,
+    )
+
+
+def _stream_of(result: Result) -> str:
+    """What was learned from, as far as a result tells."""
+    return json.dumps(
+        [
+            *(_data_of(result), result.stream, result.stream_settings, result.tasks),
+            *(result.batch, result.boundaries, result.validation, result.samples),
+        ],
+        sort_keys=True,
     )
 
 
@@ -229,153 +259,3 @@ def as_in_the_paper(result: Result) -> bool:
         and result.tasks == entry.tasks
         and result.boundaries
     )
-
-
-def grid(
-    rows: Sequence[Row],
-    *,
-    published: bool = False,
-    apart: bool = False,
-    columns: Sequence[str] = (),
-) -> tuple[list[str], list[list[str]]]:
-    """Header and cells: of these columns, or of all, with a column of variants only if there are
-    any. `apart` puts means and deviations in columns of their own, for programs to read."""
-    lines = [_cells(row, apart) for row in rows]
-    if published:
-        figures = published_accuracies()
-        for row, line in zip(rows, lines, strict=True):
-            key = (row.method, row.paper_dataset or "", row.memory)
-            line["published"] = figures.get(key, "-")
-    check_columns(columns, lines[0])
-    varied = any(row.variant for row in rows)
-    header = list(columns) or [name for name in lines[0] if varied or name != "variant"]
-    return header, [[line[name] for name in header] for line in lines]
-
-
-def check_columns(names: Iterable[str], valid: Iterable[str]) -> None:
-    known = list(valid)
-    for name in names:
-        if name not in known:
-            raise UnknownNameError("column", name, known)
-
-
-def _cells(row: Row, apart: bool) -> dict[str, str]:
-    measured = {"accuracy": row.accuracy, "forgetting": row.forgetting, "any-time": row.anytime}
-    shown = {name: str(spread or "-") for name, spread in measured.items()}
-    passes = {"trained/sample": f"{row.trained:.1f}", "scored/sample": f"{row.scored:.1f}"}
-    together = " + ".join(passes.values()) if row.scored else passes["trained/sample"]
-    return {
-        "method": plain(row.method),
-        "variant": plain(row.variant),
-        "dataset": plain(row.dataset),
-        "memory": str(row.memory),
-        **(_numbers(measured) if apart else shown),
-        "n": str(row.runs),
-        "steps/s": f"{row.steps_per_second:.4f}" if apart else rate(row.steps_per_second),
-        **(passes if apart else {"passes/sample": together}),
-        **({"kept bytes": str(row.kept)} if apart else {"kept": _size(row.kept)}),
-    }
-
-
-def _size(count: int) -> str:
-    """Bytes, for people.
-
-    >>> _size(0), _size(7200), _size(3_080_000)
-    ('-', '7.2 kB', '3.1 MB')
-    """
-    if not count:
-        return "-"
-    unit, name = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
-    return f"{count / unit:.1f} {name}"
-
-
-def _numbers(measured: dict[str, Spread | None]) -> dict[str, str]:
-    numbers: dict[str, float | None] = {}
-    for name, spread in measured.items():
-        numbers[name] = spread.mean if spread else None
-        numbers[f"{name} sd"] = spread.deviation if spread else None
-    return {name: "" if value is None else f"{value:.4f}" for name, value in numbers.items()}
-
-
-def published_accuracies() -> dict[tuple[str, str, int], str]:
-    """Accuracies as printed by their sources, by method, dataset and memory."""
-    text = resources.files("onepass.report").joinpath("published.csv").read_text()
-    found: dict[tuple[str, str, int], list[str]] = {}
-    for entry in csv.DictReader(io.StringIO(text)):
-        if entry["metric"] == "accuracy":
-            spread = f" ± {entry['std']}" if entry["std"] else ""
-            key = (entry["method"], entry["dataset"], int(entry["memory"]))
-            found.setdefault(key, []).append(f"{entry['value']}{spread} ({entry['source']})")
-    return {key: "; ".join(values) for key, values in found.items()}
-
-
-def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """>>> print(markdown(["method", "n"], [["er", "5"]]), end="")
-    | method | n |
-    |---|---|
-    | er | 5 |
-    """
-    first, *others = ["| " + " | ".join(map(_in_markdown, line)) + " |" for line in (header, *body)]
-    return "\n".join([first, "|" + "---|" * len(header), *others]) + "\n"
-
-
-def _in_markdown(cell: str) -> str:
-    """Nothing in a cell ends it, sets it in another way, or is HTML. Underscores inside of words
-    and lone ampersands mean nothing and stay as they are."""
-    return re.sub(r"[\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)", r"\\\g<0>", cell)
-
-
-def latex(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A booktabs table.
-
-    >>> print(latex(["method", "accuracy"], [["gsa", "90.1 ± 0.5"]]), end="")
-    \\begin{tabular}{ll}
-    \\toprule
-    method & accuracy \\\\
-    \\midrule
-    gsa & $90.1 \\pm 0.5$ \\\\
-    \\bottomrule
-    \\end{tabular}
-    """
-    lines = [" & ".join(map(_in_latex, line)) + r" \\" for line in (header, *body)]
-    rows = [r"\begin{tabular}{" + "l" * len(header) + "}", r"\toprule", lines[0], r"\midrule"]
-    return "\n".join([*rows, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-LATEX = {
-    **{letter: rf"\{letter}" for letter in "_%&#{}$"},
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # would belong to the end of the line before
-    "±": r"$\pm$",
-}
-
-
-def _in_latex(cell: str) -> str:
-    escaped = "".join(LATEX.get(letter, letter) for letter in cell)
-    return re.sub(r"([\d.]+) \$\\pm\$ ([\d.]+)", r"$\1 \\pm \2$", escaped)
-
-
-def comma_separated(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for line in (header, *body):
-        writer.writerow(map(_in_a_spreadsheet, line))
-    return text.getvalue()
-
-
-def _in_a_spreadsheet(cell: str) -> str:
-    """A text that would be taken for a formula is marked as one, by the sign that spreadsheets
-    have for that."""
-    formula = cell.startswith(("=", "+", "-", "@")) and cell != "-"
-    return f"'{cell}" if formula and not NUMBER.fullmatch(cell) else cell
-
-
-FORMATS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], str]] = {
-    "markdown": markdown,
-    "latex": latex,
-    "csv": comma_separated,
-}

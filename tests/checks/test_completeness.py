@@ -4,6 +4,7 @@ Nothing here names a method: what there is comes from the registry and from the 
 method's settings are is tested next to the method, in `tests/methods`.
 """
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 import onepass
 from onepass import registry
 from onepass.checks import CHECKS, NEEDS_GPU, exemptions
+from onepass.job import COMMON, PRESETS
 
 ROOT = Path(__file__).parents[2]
+MOST_TRAINED = {"best": 6 * 74, "fast": 192}  # images for a stream batch of ten; ER has 74
 each_method = pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
 
 
@@ -61,10 +64,11 @@ def test_every_method_has_tests_of_its_own(info):
 @each_method
 def test_every_preset_names_its_source_and_builds(info):
     for name, preset in info.learner.presets.items():
-        assert name in ("paper", "official", "tuned")
+        assert name in PRESETS[PRESETS.index(COMMON) + 1 :]
         assert preset.source.strip()
         assert preset.settings
-        info.learner.configured(**preset.settings)
+        images = info.learner.configured(**preset.settings).images(10)
+        assert images.trained <= MOST_TRAINED.get(name, math.inf)
 
 
 @each_method

@@ -46,3 +46,4 @@ def test_what_a_method_fails_in_is_said_in_a_line_and_by_the_exit_status(own_mod
 def test_what_is_no_method_is_refused() -> None:
     assert "no class derived from onepass.Learner" in refused("check", f"{__name__}:NoLearner")
     assert "unknown method 'gas'" in refused("check", "gas")
+    assert "--import MODULE" in refused("check", "gas")

@@ -456,7 +456,7 @@ def test_list_methods_knows_every_registered_method() -> None:
     assert all({"paper", "year", "boundaries", "presets"} <= set(one) for one in listed)
     gsa = next(one for one in listed if one["method"] == "gsa")
     assert (gsa["year"], gsa["trained images a step"]) == (2023, 74)
-    assert gsa["presets"] == "common tuned"
+    assert gsa["presets"] == "common tuned best fast"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from command import onepass, refused
 
-from onepass.cli.fitted import table
-from onepass.report import tables
+from onepass.cli.fitted import LONG, table
+from onepass.report import grids
 
-HEADER = list(tables.COLUMNS)
+HEADER = [name for name in grids.COLUMNS if name not in grids.MORE]
 ROWS = [
     "gsa-released|mirror=false|digits|100|90.0 ± 1.2|4.2 ± 1.1|90.4 ± 1.2|5|274|9.6 + 17.0|7.2 kB",
     "er||digits|100|85.2 ± 1.4|16.1 ± 1.6|87.1 ± 1.0|5|0.37|7.4|7.2 kB",
@@ -77,3 +77,12 @@ def test_an_unknown_column_is_named_before_anything_is_done(
     monkeypatch.chdir(tmp_path)
     assert "unknown column 'methd'" in refused(*command, "--columns", "methd")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_rule_does_not_follow_text_that_goes_on_and_on() -> None:
+    first, rule, _ = table(["name", "what"], [["a", "word " * 100]]).splitlines()
+    assert len(rule) == LONG
+    wide = ["column of a table"] * 8
+    first, rule, _ = table(wide, [["word " * 100] * 8]).splitlines()
+    assert len(rule) >= len(first)
+    assert len(table(["name"], [["letters"]]).splitlines()[1]) == len("letters")

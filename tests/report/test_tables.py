@@ -16,11 +16,13 @@ import formats
 import numpy as np
 import pytest
 from command import onepass
+from figures_of_runs import told, written
 from reported import reported
 
 from onepass import lines
 from onepass.data.catalogue import CATALOGUE
-from onepass.report import tables
+from onepass.report import grids, tables
+from onepass.report.formats import FORMATS
 from onepass.words import rate
 
 
@@ -84,24 +86,31 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
     numbers = rows(formats["csv"].out)
-    names = [name for name in numbers[0] if not name.endswith(" sd") and name != "scored/sample"]
+    left_out = ("scored/sample", *grids.MORE)
+    names = [name for name in numbers[0] if not name.endswith(" sd") and name not in left_out]
     told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
     header = [told.get(name, name) for name in names]
     cells = [header, *([for_people(row, name) for name in names] for row in numbers)]
 
     first, rule, *body = formats["markdown"].out.splitlines()
     assert set(rule) == {"|", "-"}
-    assert [[c.strip() for c in line[1:-1].split("|")] for line in (first, *body)] == cells
+    assert [[c.strip(" *") for c in line[1:-1].split("|")] for line in (first, *body)] == cells
 
     latex = formats["latex"].out
     assert latex.startswith(r"\begin{tabular}{" + "l" * len(cells[0]) + "}")
     lines = [line[:-3].split(" & ") for line in latex.splitlines() if line.endswith(r" \\")]
-    plain = [[c.replace(r" \pm ", " ± ").strip("$") for c in line] for line in lines]
+    plain = [[unmarked(c) for c in line] for line in lines]
     assert plain == cells
     assert "±" not in latex
 
     text = formats["text"].out
     assert all(cell in text for line in cells for cell in line)
+
+
+def unmarked(cell: str) -> str:
+    """A cell of LaTeX without what makes it bold or underlined."""
+    bare = re.sub(r"\\(textbf|mathbf|underline){", "", cell).replace("}", "")
+    return bare.replace(r" \pm ", " ± ").strip("$")
 
 
 def for_people(row: dict[str, str], name: str) -> str:
@@ -278,7 +287,7 @@ def test_a_cell_is_text_for_whatever_reads_the_table(
     name: str, markdown: str, latex: str, in_csv: str | None, runs: Path, tmp_path: Path
 ) -> None:
     named(runs, tmp_path, name)
-    made = {form: onepass("table", tmp_path, "--format", form).out for form in tables.FORMATS}
+    made = {form: onepass("table", tmp_path, "--format", form).out for form in FORMATS}
     assert f"| {markdown} |" in made["markdown"]
     assert f"& {latex} &" in made["latex"]
     assert [row["dataset"] for row in rows(made["csv"])] == [in_csv or name]
@@ -546,8 +555,8 @@ def test_bars_are_drawn_of_lines_and_curves_need_points(
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
     (row, *_) = tables.summarise(tables.read(runs))
-    header, cells = tables.grid([replace(row, steps_per_second=0.3712)])
-    assert cells[0][header.index("steps/s")] == "0.37"
+    made = grids.grid([replace(row, steps_per_second=0.3712)])
+    assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
 
 def test_columns_are_chosen_in_every_format(runs: Path) -> None:
@@ -555,5 +564,139 @@ def test_columns_are_chosen_in_every_format(runs: Path) -> None:
     for form, rule in (("text", "  "), ("markdown", "|"), ("latex", "&"), ("csv", ",")):
         header = onepass("table", runs, "--format", form, *chosen).out
         words = [word.strip(" \\") for word in re.split(rf"[{rule}\n]", header)]
-        first = [word for word in words if word in tables.COLUMNS][:3]
+        first = [word for word in words if word in grids.COLUMNS][:3]
         assert first == ["accuracy", "variant", "method"]
+
+
+# ---- folders of lines, and old ones
+
+
+def test_a_folder_stands_for_its_files_of_lines_and_its_runs(
+    runs: Path, file: Path, tmp_path: Path
+) -> None:
+    shutil.copy(file, tmp_path / "all.jsonl")
+    assert onepass("table", tmp_path).out == onepass("table", file).out
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "runs/er")
+    assert onepass("table", tmp_path).out == onepass("table", tmp_path / "runs", file).out
+    alone = onepass("table", runs / "er-synthetic-m100-s0")  # whose events.jsonl are no results
+    assert alone.status == 0 and "passed over" not in alone.err
+
+
+def test_lines_of_other_things_are_passed_over_and_counted_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(tmp_path / "a.jsonl", told("er", 0, 50.0), {"what": "a benchmark", "seconds": 3})
+    written(tmp_path / "b.jsonl", {"method": "er", "memory": 3}, {"method": "er", "trial": 1})
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert row["n"] == "1"
+    (said,) = caplog.messages
+    assert "3 lines" in said and "a.jsonl" in said and "b.jsonl" in said
+    damaged = written(tmp_path / "c.jsonl", told("er", 0, "fifty"))
+    assert f"{damaged}:1 is damaged" in onepass("table", tmp_path).error
+    nothing = onepass("table", tmp_path / "b.jsonl")
+    assert nothing.status == 2 and "no finished run" in nothing.error
+
+
+def test_what_an_old_line_does_not_tell_is_missing_and_never_guessed(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", told("er", 0, 50.0))
+    (row,) = rows(onepass("table", file, "--format", "csv").out)
+    untold = ("forgetting", "any-time", "steps/s", "trained/sample", "scored/sample", "kept bytes")
+    assert {row[name] for name in untold} == {""}
+    assert (row["accuracy"], row["n"], row["seconds"]) == ("50.0000", "1", "1.0000")
+    assert onepass("table", file).out.split()[-7:] == ["50.0", "-", "-", "1", "-", "-", "-"]
+    assert onepass("runs", "show", f"{file}:1").status == 0
+    assert onepass("runs", "export", file, "-o", tmp_path / "a.csv").status == 0
+    (exported,) = rows((tmp_path / "a.csv").read_text())
+    assert exported["steps_per_second"] == exported["memory_bytes"] == ""
+
+
+def test_the_committed_lines_are_rendered() -> None:
+    results = Path(__file__).parents[2] / "results"
+    found = rows(onepass("table", results, "--format", "csv").out)
+    assert {row["dataset"] for row in found} >= {"cifar100", "cifar10", "mnist", "digits"}
+    assert any("20 channels" in row["variant"] and not row["forgetting"] for row in found)
+
+
+def test_rows_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [told("er", 0, 50.0, variant=variant) for variant in ("", "lr=1")]
+    file = written(tmp_path / "a.jsonl", *lines, told("gsa", 0, 60.0))
+    for columns, alike in (("method,accuracy", True), ("method,variant,accuracy", False)):
+        caplog.clear()
+        assert onepass("table", file, "--columns", columns).status == 0
+        assert [("variant" in said and "alike" in said) for said in caplog.messages] == [
+            True
+        ] * alike
+
+
+def test_only_of_one_dataset(tmp_path: Path) -> None:
+    lines = [told("er", 0, 50.0, dataset=name) for name in ("toys", "pets")]
+    file = written(tmp_path / "a.jsonl", *lines)
+    (row,) = rows(onepass("table", file, "--dataset", "pets", "--format", "csv").out)
+    assert row["dataset"] == "pets"
+    assert "'pets'" in onepass("table", file, "--dataset", "pet").error
+
+
+def test_a_row_for_each_run(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", *(told("er", seed, 50.0 + seed) for seed in (3, 1)))
+    found = rows(onepass("table", file, "--per-run", "--format", "csv").out)
+    assert [(row["seed"], row["accuracy"]) for row in found] == [("3", "53.0000"), ("1", "51.0000")]
+    assert [row["where"] for row in found] == [f"{file}:1", f"{file}:2"]
+    assert not {"n", "accuracy sd"} & found[0].keys()
+    assert onepass("table", file, "--per-run", "--pivot", "memory").status == 2
+
+
+def test_memories_stand_side_by_side(tmp_path: Path) -> None:
+    lines = [
+        told("er", seed, 40.0 + memory / 10 + seed, memory=memory)
+        for memory in (200, 1000)
+        for seed in (0, 1)
+    ]
+    lines += [told("gsa", 0, 70.0, memory=200), told("finetune", 0, 20.0, memory=0)]
+    file = written(tmp_path / "a.jsonl", *lines)
+    found = {row["method"]: row for row in rows(pivoted(file, "csv"))}
+    assert list(found["er"]) == [
+        *("method", "dataset", "M=200 accuracy", "M=200 accuracy sd", "M=200 n"),
+        *("M=1000 accuracy", "M=1000 accuracy sd", "M=1000 n"),
+    ]
+    er = found["er"]
+    assert (er["M=200 accuracy"], er["M=1000 accuracy"]) == ("60.5000", "140.5000")
+    assert found["gsa"]["M=1000 accuracy"] == ""
+    assert found["finetune"]["M=200 accuracy"] == found["finetune"]["M=1000 accuracy"] == "20.0000"
+    latex = pivoted(file, "latex")
+    assert r"&  & \multicolumn{2}{c}{M=200} & \multicolumn{2}{c}{M=1000} \\" in latex
+    assert r"\textbf{70.0} & 1 & - & - \\" in latex
+    assert "| gsa | toys | **70.0** | 1 | - | - |" in pivoted(file, "markdown")
+    assert "M=1000 accuracy" in pivoted(file, "text")
+
+
+def pivoted(file: Path, form: str) -> str:
+    done = onepass("table", file, "--pivot", "memory", "--format", form)
+    assert done.status == 0, done.err
+    return done.out
+
+
+def test_streams_stand_side_by_side(tmp_path: Path) -> None:
+    streams = ("", "stream=blurry:n=50,m=10")
+    lines = [told("er", 0, 9.0 + n, variant=f"lr=1 {one}".strip()) for n, one in enumerate(streams)]
+    file = written(tmp_path / "a.jsonl", *lines)
+    done = onepass("table", file, "--pivot", "stream", "--columns", "accuracy", "--format", "csv")
+    (row,) = rows(done.out)
+    assert row["variant"] == "lr=1"
+    assert row["class-incremental accuracy"] == "9.0000"
+    assert row["blurry:n=50,m=10 accuracy"] == "10.0000"
+
+
+def test_the_best_and_the_second_stand_out_among_those_that_learned_the_same(
+    tmp_path: Path,
+) -> None:
+    lines = [told("er", 0, 50.0), told("gsa", 0, 70.0), told("scr", 0, 60.0)]
+    lines += [told("joint", 0, 99.0), told("er", 0, 90.0, dataset="other")]
+    text = onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "latex").out
+    for shown in (
+        "& 50.0 &",
+        r"& \textbf{70.0} &",
+        r"& \underline{60.0} &",
+        "& 99.0 &",
+        "& 90.0 &",
+    ):
+        assert shown in text
