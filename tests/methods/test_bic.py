@@ -120,8 +120,10 @@ def check_terms(learner: BiC, items) -> None:
             hook = lambda module, given, out: shown.append(given[0].detach())  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
-        (out,) = step.outputs
-        taught = learner.previous(shown[-1])
+        out = step.together
+        # mirror images lie behind all samples; a step reports them with their own batch
+        views = torch.cat(learner.views.cut(shown[-1], [len(item[1]), learner.replay]))
+        taught = learner.previous(views)
         taught = learner.correction.taught_factor * taught + learner.correction.taught_shift
         old = naive_distillation(out, taught, list(range(known)), learner.temperature)
         labels = naive_cross_entropy(out, set(range(len(learner.classes))))
@@ -166,7 +168,7 @@ def test_what_is_held_out_is_never_trained_or_replayed_and_all_else_is():
         if task:
             learner.new_task()
         for x, y in batches([[2 * task, 2 * task + 1] * 3] * 12, seed=task):
-            (out,) = learner.learn(x, y).outputs
+            out = learner.learn(x, y).together
             trained |= {tuple(one) for one in shown[-1][out.weight > 0].tolist()}
             size = int(learner.held_out.size)
             held |= {tuple(one) for one in learner.held_out.x[:size].tolist()}

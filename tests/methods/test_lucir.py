@@ -114,7 +114,7 @@ def check_terms(learner: LUCIR, items) -> dict[str, float]:
         new = set(range(old, len(learner.classes)))
         taught = learner.previous.features(views)
         pairs = list(zip(features.tolist(), taught.tolist(), strict=True))
-        expected = naive_terms(learner, step.outputs[0], scale, pairs, new)
+        expected = naive_terms(learner, step.together, scale, pairs, new)
         got = {name: term.item() for name, term in step.terms.items()}
         assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
         strength = learner.distill * math.sqrt(old / max(len(new), 1))

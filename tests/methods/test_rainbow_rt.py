@@ -50,7 +50,7 @@ class Numbered:
         numbers = torch.arange(len(labels)) + len(self.label_of)
         self.label_of += labels
         step = self.learner.learn(numbers.float().unsqueeze(1), labels)
-        (output,) = step.outputs
+        output = step.together
         seen = self.learner.model.body.batches[-1]
         genuine = [number for number, weight in zip(seen, output.weight, strict=True) if weight]
         assert genuine[: len(labels)] == numbers.tolist()
@@ -314,7 +314,7 @@ def test_the_loss_is_one_mean_over_stream_and_replay():
         for _ in range(4):
             y = torch.randint(2, (3,), generator=source) + 2 * task
             step = learner.learn(torch.randn(3, 5, generator=source), y)
-            (output,) = step.outputs
+            output = step.together
             genuine = output.weight > 0
             assert int(genuine.sum()) == 3 + min(8, int(learner.store.size))
             logits = output.logits[genuine][:, : len(learner.classes)]

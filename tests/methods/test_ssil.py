@@ -119,7 +119,10 @@ def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
         step = learner.learn(*item)
         known = set().union(*tasks)
         tasks[-1] |= {learner.book.row_of[label] for label in item[1].tolist()} - known
-        expected = naive_terms(learner, step.outputs[0], learner.previous(shown[-1]), tasks)
+        # mirror images lie behind all samples; a step reports them with their own batch
+        sizes = [len(item[1]), learner.replay]
+        views = torch.cat(learner.views.cut(shown[-1], sizes))
+        expected = naive_terms(learner, step.together, learner.previous(views), tasks)
         found.append({name: term.item() for name, term in step.terms.items()})
         assert found[-1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
         loss = expected["apart"] + learner.strength * expected["tasks"]
@@ -149,7 +152,7 @@ def test_only_samples_of_old_tasks_are_replayed():
         if item == BOUNDARY:
             learner.new_task()
             continue
-        out = learner.learn(*item).outputs[0]
+        out = learner.learn(*item).together
         drawn = slice(len(item[1]), None)
         rows = out.y[drawn][out.weight[drawn] > 0]
         assert not bool(learner.new[rows].any())
