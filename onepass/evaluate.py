@@ -252,8 +252,10 @@ def _scored(
 ) -> Point:
     learner.check_finite()
     with clock.scoring:
-        correct, total = test.score(learner)
-    found = {"boundary": boundary, "loss": loss, "correct": correct, "total": total}
+        scores = test.score(learner)
+    if not boundary:
+        scores = scores._replace(confusion=())
+    found = {"boundary": boundary, "loss": loss, **scores._asdict()}
     return Point(**{**vars(tick), **clock.read(), **found})
 
 

@@ -43,6 +43,15 @@ LACKING: dict[str, Any] = {
 log = logging.getLogger("onepass")
 
 
+def files_at(path: Path) -> list[Path]:
+    """The files of lines that a path stands for: itself, or those in a folder. What lies in a run's
+    own folder is its record."""
+    if is_lines(path):
+        return [path]
+    own = (path / "run.json").exists() or (path / "result.json").exists()
+    return [] if own else [one for one in sorted(path.glob(f"*{SUFFIX}")) if one.is_file()]
+
+
 def read(path: Path) -> list[Result]:
     """The results of a file, in its order; each one's `out` is the place of its line."""
     return [_result(content(line, place), place) for place, line in texts(path)]

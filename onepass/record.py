@@ -225,7 +225,8 @@ def point_of(line: str) -> Point:
     """From a line of events.jsonl; one of DAMAGED if it is none."""
     entry = files.parsed(line)
     counts = {name: tuple(entry[name]) for name in ("correct", "total")}
-    point = _made(Point, {**entry, **counts})
+    confusion = tuple(map(tuple, entry.get("confusion", ())))  # an older version has none
+    point = _made(Point, {**entry, **counts, "confusion": confusion})
     if not all(0 <= n <= total for n, total in zip(point.correct, point.total, strict=True)):
         raise ValueError("more were correct than there were")
     if not any(point.total):

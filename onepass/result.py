@@ -41,8 +41,9 @@ class Result:
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
         over equally spaced points, at least three; `prequential_accuracy`, each batch before it was
         learned;
-        `accuracy_matrix`, after task i on task j; `class_accuracy`. None stands for what was not
-        scored or cannot be.
+        `accuracy_matrix`, after task i on task j; `class_accuracy`; `task_confusion`, how many test
+        images of task i (row) were taken at the end for a class of task j. None stands for what was
+        not scored or cannot be.
     How long it took
         `steps`; `seconds` and `steps_per_second` of training alone; `scoring_seconds`;
         `capture_seconds` of the steps as CUDA graphs.
@@ -90,6 +91,7 @@ class Result:
     prequential_accuracy: float | None
     accuracy_matrix: list[list[float | None]] = field(metadata=PRINTED)
     class_accuracy: list[float | None]
+    task_confusion: list[list[int]] = field(default_factory=list)
 
     steps: int | None = field(metadata=PRINTED)
     seconds: float = field(metadata=PRINTED)
@@ -155,6 +157,7 @@ class Result:
             prequential_accuracy=last.prequential,
             accuracy_matrix=a,
             class_accuracy=metrics.per_class(last.correct, last.total),
+            task_confusion=[list(row) for row in last.confusion],
             steps=last.step,
             seconds=last.seconds,
             steps_per_second=last.step / last.seconds,

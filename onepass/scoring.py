@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,13 +45,15 @@ class Point(Tick):
 
     `correct` and `total` are per class of the dataset, where a class not yet seen has a total of 0;
     of batches of the user's own, whose classes nobody knows ahead, per class of `learner.classes`.
-    `boundary` says whether a task has just ended.
+    `boundary` says whether a task has just ended; then `confusion` counts test samples of each task
+    so far (rows) by the task of the class that was predicted (columns).
     """
 
     boundary: bool = False
     loss: float = math.nan
     correct: tuple[int, ...] = ()
     total: tuple[int, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name}={value}" for name, value in self._facts.items())
@@ -87,6 +89,15 @@ def check_scorable(stream: Stream) -> None:
             raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
 
 
+class Scores(NamedTuple):
+    """Correct predictions and test samples, per class; and `Point.confusion`, where tasks are known
+    ahead."""
+
+    correct: tuple[int, ...]
+    total: tuple[int, ...]
+    confusion: tuple[tuple[int, ...], ...] = ()
+
+
 class TestSet:
     """The test samples sorted by class, so that the classes seen so far are scored and no others.
 
@@ -101,15 +112,27 @@ class TestSet:
             stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
         ]
         check_scorable(stream)
+        self.task_of = torch.full((stream.dataset.classes,), -1)
+        for task, group in reversed(list(enumerate(stream.tasks))):  # the first that has a class
+            self.task_of[list(group)] = task
 
-    def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Correct predictions and test samples, per class."""
+    def score(self, learner: Learner) -> Scores:
         known, there = set(learner.classes), range(len(self.samples))
         tested = [label for label in there if label in known and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
-        predicted = learner.predict(torch.cat([self.samples[label] for label in tested]))
-        hit = truth[torch.as_tensor(predicted).cpu() == truth]
-        return _count(hit, len(self.samples)), _count(truth, len(self.samples))
+        found = learner.predict(torch.cat([self.samples[label] for label in tested]))
+        predicted = torch.as_tensor(found).cpu()
+        correct = _count(truth[predicted == truth], len(self.samples))
+        total = _count(truth, len(self.samples))
+        return Scores(correct, total, self._confusion(truth, predicted))
+
+    def _confusion(self, truth: Tensor, predicted: Tensor) -> tuple[tuple[int, ...], ...]:
+        rows, columns = self.task_of[truth], self.task_of[predicted]
+        tasks = int(torch.maximum(rows, columns).max()) + 1
+        in_tasks = (rows >= 0) & (columns >= 0)  # a stream of the user's may leave classes out
+        rows, columns = rows[in_tasks], columns[in_tasks]
+        counts = torch.bincount(rows * tasks + columns, minlength=tasks * tasks)
+        return tuple(map(tuple, counts.view(tasks, tasks).tolist()))
 
 
 class TestBatches:
@@ -120,8 +143,8 @@ class TestBatches:
     def __init__(self, test: Test) -> None:
         self.batches = walkable(test)
 
-    def score(self, learner: Learner) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Correct predictions and test samples, per class of `learner.classes`."""
+    def score(self, learner: Learner) -> Scores:
+        """Per class of `learner.classes`."""
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
         for x, y in pairs(self.batches):
@@ -133,7 +156,7 @@ class TestBatches:
                 hit = predicted_rows(learner, samples[known]) == truth
                 total += torch.bincount(truth, minlength=classes)
                 correct += torch.bincount(truth[hit], minlength=classes)
-        return tuple(correct.tolist()), tuple(total.tolist())
+        return Scores(tuple(correct.tolist()), tuple(total.tolist()))
 
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:

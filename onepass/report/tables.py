@@ -83,7 +83,7 @@ def read(*paths: Path) -> list[Result]:
     found = [result for run in runs if (result := run.result()) is not None]
     warn_of_missing_points(found)
     others: dict[Path, int] = {}
-    for path in dict.fromkeys(file for given in paths for file in _files(given)):
+    for path in dict.fromkeys(file for given in paths for file in lines.files_at(given)):
         results, others[path] = lines.read_among_others(path)
         found += results
     if not found:
@@ -94,14 +94,6 @@ def read(*paths: Path) -> list[Result]:
             "passed over, since they are no results of runs: %d lines of %s", number, places
         )
     return found
-
-
-def _files(given: Path) -> list[Path]:
-    """The files of lines that a path stands for. What lies in a run's own folder is its record."""
-    if lines.is_lines(given):
-        return [given]
-    inside = sorted(given.glob(f"*{lines.SUFFIX}"))
-    return [] if (given / "run.json").exists() else [one for one in inside if one.is_file()]
 
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:

@@ -1,0 +1,37 @@
+"""onepass report"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from onepass.cli import options as shared
+from onepass.cli.base import app, messages, say
+from onepass.report import webpage
+from onepass.report.listing import State
+from onepass.words import plain
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass report runs/ -o report.html
+  onepass report runs/ results/cifar100.jsonl -o report.html
+  onepass report results/ -o report.html
+
+The page needs no network and nothing beside it; docs/report.md says what it shows."""
+)
+def report(
+    paths: shared.Paths,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
+) -> None:
+    """Write a page about runs: tables, curves, maps, costs, and how to repeat each."""
+    shown = webpage.report(paths, output)
+    for file, count in shown["passed_over"].items():
+        messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
+    states = Counter(run["state"] for run in shown["runs"])
+    told = [f"{states[state]} {state}" for state in get_args(State) if states[state]]
+    say(f"{output}: {', '.join(told)} runs")

@@ -1,0 +1,93 @@
+"""A real browser without a window, for pages that are to be seen.
+
+Where there is none, tests that need one are skipped, and the reason is shown; with the environment
+variable ONEPASS_BROWSER=required, as in `.ci/run`, they fail instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NEEDED = "the Debian packages chromium and chromium-driver, and selenium"
+
+
+def found() -> tuple[str, str] | None:
+    """The browser and its driver, if both are here, and what talks to them."""
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    driver = shutil.which("chromedriver")
+    selenium = importlib.util.find_spec("selenium")
+    return (browser, driver) if browser and driver and selenium else None
+
+
+def programs() -> tuple[str, str]:
+    """As `found`; without them the test is skipped, or fails where a browser is required."""
+    here = found()
+    if here is None:
+        told = f"no browser was found: this test needs {NEEDED}"
+        if os.environ.get("ONEPASS_BROWSER") == "required":
+            pytest.fail(told)
+        pytest.skip(told)
+    return here
+
+
+@contextmanager
+def opened(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[Any]:
+    """A browser with a window of that size, which reports what is said in its console and every
+    request that it makes. A window cannot be narrower than 500 pixels, so its size is emulated."""
+    binary, driver = programs()
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        yield browser
+    finally:
+        browser.quit()
+
+
+def console(browser: Any) -> list[str]:
+    """What was said in the console since it was last asked: errors, refusals of the policy."""
+    return [entry["message"] for entry in browser.get_log("browser")]
+
+
+def requests(browser: Any) -> list[str]:
+    """The addresses that were asked for since this was last asked."""
+    entries = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    return [
+        entry["params"]["request"]["url"]
+        for entry in entries
+        if entry["method"] == "Network.requestWillBeSent"
+    ]
+
+
+def screenshot(browser: Any, path: Path) -> None:
+    """All of the page, also what is below the window."""
+    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+    path.write_bytes(base64.b64decode(taken["data"]))
+
+
+def printed(browser: Any, path: Path) -> bytes:
+    """The page as a PDF."""
+    content = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    path.write_bytes(content)
+    return content
