@@ -126,10 +126,10 @@ class Batches:
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
         self.y = torch.randint(case.classes, (count,), generator=rng)
 
-    def learn(self, learner: Learner) -> None:
+    def learn(self, learner: Learner) -> Step:
         chosen = slice(self.next, self.next + self.case.batch)
-        learner.learn(self.x[chosen], self.y[chosen])
         self.next = (self.next + self.case.batch) % len(self.y)
+        return learner.learn(self.x[chosen], self.y[chosen])
 
     def introduce(self, learner: Learner) -> None:
         """Every class once, the second half after a boundary; then the memory is filled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -146,6 +147,11 @@ class Step:
     loss: Tensor
     terms: dict[str, Tensor]
     outputs: tuple[Output, ...]
+
+    @cached_property
+    def together(self) -> Output | None:
+        """All outputs as one, for whoever watches; none where nothing was trained by a softmax."""
+        return Output.of_all(self.outputs) if self.outputs else None
 
     def __repr__(self) -> str:
         terms = "".join(f", {name}={float(term):.4g}" for name, term in self.terms.items())

@@ -125,6 +125,12 @@ class Steps(ABC):
             for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True)
         ]
 
+    def apart(self, output: Output, *batches: Samples) -> list[Output]:
+        """What was said of several batches that were forwarded as one, batch by batch: a step
+        reports the stream first, then what it replayed."""
+        pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
+        return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
+
     def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
         """Logits of views of a batch, with the batch's rows and weights for each view."""
         times = self.views.per_sample

@@ -18,7 +18,7 @@ from onepass.errors import InputError
 from onepass.evaluate import evaluate
 from onepass.files import sha256
 from onepass.methods.finetune import Finetune
-from onepass.probes import BalanceProbe
+from onepass.probes import PROBES
 from onepass.streams import ClassIncremental
 
 RATES = (3e-3, 1e-3)
@@ -228,12 +228,16 @@ def a_frozen_head_stays(method: Method) -> None:
 
 
 def probing_changes_nothing(method: Method) -> None:
-    """A probe watches: not one bit of the learner is different."""
+    """Probes watch: not one bit of the learner is different."""
     stream = small_stream()
-    plain, watched, probe = make(method), make(method), BalanceProbe()
+    plain, watched = make(method), make(method)
+    everyone = [probe() for probe in PROBES.entries.values()]
     for give in batches(stream):
         give(plain)
-        probe.stepped(watched, give(watched))
+        step = give(watched)
+        for probe in everyone:
+            probe.stepped(watched, step)
+            probe.task_ended(0)
     expect(plain.state_sha256() == watched.state_sha256(), "the probe disturbed what it measures")
 
 

@@ -25,7 +25,8 @@ from onepass.probes import PROBES
 from onepass.report import tables
 from onepass.streams import STREAMS, filled, make, parse
 
-FIGURES = ("accuracy", "stream")
+PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
+FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
 LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings")
 SAMPLES = 100
 
@@ -157,12 +158,24 @@ Examples:
   onepass figure accuracy runs/ -o accuracy.png
   onepass figure accuracy runs/ --kind curves -o curves.svg
   onepass figure accuracy results/cifar100.jsonl --kind bars -o bars.pdf
-  onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png"""
+  onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png
+
+\b
+Figures of the GSA paper, with what it says to them and whether the runs say the same (also written
+beside the picture, as .md); the runs are those of experiments/fig1.toml and so on:
+  onepass figure fig1 runs/fig1 -o fig1.png                  PN of old tasks, and their accuracy
+  onepass figure fig3 runs/fig3 -o fig3.png                  A-PN by class, and its accuracy
+  onepass figure fig7 runs/fig7 -o fig7.png                  A-PN with and without the GSA-CE loss
+  onepass figure loss-curves runs/loss-curves -o losses.png  losses of stream and replay in task 2
+  onepass figure proposition1 runs/fig7 -o proposition1.png  the decomposed loss, and its gap"""
 )
 def figure(
     what: Annotated[
         str,
-        typer.Argument(help="accuracy, or stream.", autocompletion=shared.words(*FIGURES)),
+        typer.Argument(
+            help="accuracy, stream, fig1, fig3, fig7, loss-curves or proposition1.",
+            autocompletion=shared.words(*FIGURES),
+        ),
     ],
     drawn: Annotated[
         list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
@@ -187,12 +200,16 @@ def figure(
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
     imports: Imports = None,
 ) -> None:
-    """Draw finished runs, or a stream: class against time."""
+    """Draw finished runs, figures of the paper, or a stream: class against time."""
     from onepass.report import figures
 
     if one_of("figure", what, FIGURES) == "accuracy":
         one_of("--kind", kind, figures.KINDS)
         figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
+    elif what in PAPER_FIGURES:
+        from onepass.report import paper_figures
+
+        typer.echo(paper_figures.drawn(what, tables.read(*map(Path, drawn)), output))
     else:
         data = load(
             dataset,

@@ -16,6 +16,22 @@ OLD, NEW = 0, 1
 Shares = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
+def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
+    """N_new: the nearest whole number (halves upwards) to places |N| / |seen|, at least 1 where
+    there is a new class.
+
+    >>> [int(share_of_new(20, torch.tensor(10), torch.tensor(10 * t))) for t in (1, 2, 3, 8)]
+    [20, 10, 7, 3]
+    """
+    return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
+
+
+def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of so many places are for old and for new classes, by the numbers of classes."""
+    n_new = share_of_new(size, new, seen)
+    return size - n_new, n_new
+
+
 class Places(NamedTuple):
     """What is asked for: for each place of a batch the group (old or new), the rank within the
     group's line, and whether the place counts."""
@@ -80,13 +96,19 @@ class MixedReservoir(Reservoir):
         The places of a mixed batch.
     shares
         A function of the size, the number of new classes and that of all classes seen: how many
-        places are for old, how many for new ones. Asked when classes arrive, not in each step.
+        places are for old, how many for new ones; by default, classes have the same. Asked when
+        classes arrive, not in each step.
     fill
         How many samples of new classes a mixed batch may take from the memory at most.
     """
 
     def __init__(
-        self, *arguments: Any, size: int, shares: Shares, fill: int | None = None, **named: Any
+        self,
+        *arguments: Any,
+        size: int,
+        shares: Shares = shares,
+        fill: int | None = None,
+        **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
         self.size_of_mix, self.shares = size, shares

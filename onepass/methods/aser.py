@@ -184,7 +184,7 @@ class ASER(Replay):
         self.descend(loss)
         if self.lets_in:
             self.update(stream)
-        return Step.of(loss, both_out)
+        return Step.of(loss, *self.apart(both_out, stream, replay))
 
     def retrieve(self, stream: Samples) -> Samples:
         """Those of the highest adversarial Shapley value; random ones until the memory is full."""

@@ -247,7 +247,7 @@ class BiC(Replay):
         self.keep(x, y, part=~held)
         self.keep(x, y, self.held_out, part=held)
         self.descend(loss)
-        return Step.of(loss, both_out, old=old_loss, labels=label_loss)
+        return Step.of(loss, *self.apart(both_out, stream, replay), old=old_loss, labels=label_loss)
 
     @torch.no_grad()
     def on_task_end(self) -> None:

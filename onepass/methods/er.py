@@ -5,12 +5,18 @@ Update rule, for a stream batch X^new and a draw X^buf from the memory (current 
 
     L = E_{X^new} -log p_y + E_{X^buf} -log p_y        loss="sum": two means
     L = E_{X^new u X^buf} -log p_y                     loss="mean": one mean over all
+    L = E_{X^mix} -log p_y                             balanced=20: see below
 
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places
 that change results, so both are arguments: one joint forward of stream and replay or two separate
 ones (BatchNorm sees other statistics), and the sum of two means or one mean (new samples weigh
 1 : 1 against 10 : 64).
-Cost: batch + replay images, forward and backward. Kept: raw sample and label.
+With `balanced` all classes have the same share of a batch X^mix of so many samples, as in section 4
+of the paper of `gsa` ("dealing with data imbalance"): N_new = max(int(balanced |N| / |seen|), 1) of
+the stream's samples, the others are not trained, and the rest of old classes from the memory;
+places that the stream batch does not fill stay empty.
+Cost: batch + replay images (`balanced`, if that is set), forward and backward. Kept: raw sample and
+label.
 """
 
 from __future__ import annotations
@@ -21,8 +27,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import fractions, sample_cross_entropy
-from onepass.parts import Output, Preset, Step
+from onepass.losses import cross_entropy, fractions, sample_cross_entropy
+from onepass.memory import MixedReservoir, Store
+from onepass.parts import Images, Output, Preset, Step
 from onepass.registry import method
 from onepass.replay import Replay
 
@@ -46,6 +53,8 @@ class ER(Replay):
         One joint forward of stream and replay, or separate ones.
     loss
         `sum` of the two means, or one `mean` over all samples.
+    balanced
+        The size of one balanced batch X^mix in the place of stream and replay; none: no such batch.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -56,6 +65,7 @@ class ER(Replay):
 
     forwards: Literal["joint", "separate"] = "joint"
     loss: Literal["sum", "mean"] = "sum"
+    balanced: int | None = None
 
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
@@ -65,7 +75,24 @@ class ER(Replay):
         )
     }
 
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.require("balanced", self.balanced is None or self.balanced >= 2, "at least 2, or none")
+
+    def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
+        if self.balanced is None:
+            return super().make_store(shape, dtype, rng)
+        return MixedReservoir(self.memory, shape, dtype, rng, size=self.balanced, fill=0)
+
+    def cost(self, batch: int) -> Images:
+        own = super().cost(batch)
+        return (
+            own if self.balanced is None else Images(trained=self.balanced * self.views_per_sample)
+        )
+
     def step(self, x: Tensor, y: Tensor) -> Step:
+        if isinstance(self.store, MixedReservoir):
+            return self.balanced_step(self.store, x, y)
         stream = self.as_samples(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
         forward = self.forward if self.forwards == "joint" else self.forward_apart
@@ -83,3 +110,14 @@ class ER(Replay):
         self.keep(x, y)
         self.descend(loss)
         return Step.of(loss, stream_out, replay_out)
+
+    def balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
+        _, mix = store.mixed(self.as_samples(x, y))  # X^mix                          (m)
+        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        loss = cross_entropy(mix_out, among=self.seen)
+
+        self.keep(x, y)
+        self.descend(loss)
+        of_new = self.new[mix_out.y]  # the new ones are the stream's, the others the memory's
+        sides = (mix_out._replace(weight=mix_out.weight * side) for side in (of_new, ~of_new))
+        return Step.of(loss, *sides)

@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -55,12 +56,14 @@ from onepass.losses import (
     cross_entropy,
     mean,
     sample_cross_entropies_against,
+    sample_cross_entropy,
 )
 from onepass.memory import MixedReservoir
 from onepass.parts import Images, Output, Preset, Samples, Step
 from onepass.registry import method
 from onepass.replay import WithMemory
 
+TERM_OF = {"new": "T1", "previous": "T2", "cross": "T3"}  # as the paper's ablations call them
 BALANCED_W = 2 / (1 + math.exp(-1))
 BEST: dict[str, Any] = {
     "head": "frozen",
@@ -77,26 +80,10 @@ BEST: dict[str, Any] = {
 }
 
 
-def share_of_new(places: int, new: Tensor, seen: Tensor) -> Tensor:
-    """N_new: the nearest whole number (halves upwards) to places |N| / |seen|, at least 1 where
-    there is a new class.
-
-    >>> [int(share_of_new(20, torch.tensor(10), torch.tensor(10 * t))) for t in (1, 2, 3, 8)]
-    [20, 10, 7, 3]
-    """
-    return ((2 * places * new + seen) // (2 * seen)).clamp(min=1) * (new > 0)
-
-
-def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the places of X^mix are for old and for new classes."""
-    n_new = share_of_new(size, new, seen)
-    return size - n_new, n_new
-
-
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
     """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2, and that of balance
     where both sums are 0."""
-    w = 2 * torch.sigmoid(positive / negative.abs())
+    w = 2 * torch.sigmoid(positive.abs() / negative.abs())  # an inverse ratio swaps the two
     return w.nan_to_num(BALANCED_W)
 
 
@@ -132,8 +119,19 @@ def classes_in(batch: Output, new: Tensor) -> Tensor:
     return new & (weight > 0)
 
 
+def evened(stream: Samples, current: Samples, new: Tensor) -> Samples:
+    """Of `current` as many of each new class count as it has fewer in the stream batch than the
+    most frequent one."""
+    counts = torch.zeros(len(new), device=new.device).index_add_(0, stream.y, stream.weight) * new
+    lacking = (counts.max() - counts)[current.y]  # by each one's class                  (current)
+    same = (current.y.unsqueeze(1) == current.y) * current.weight  # who counts           (n, n)
+    rank = same.tril(diagonal=-1).sum(dim=1)  # how many of its class come before it     (current)
+    return current._replace(weight=current.weight * (rank < lacking))
+
+
 class Objective(NamedTuple):
-    """T1, T2 and T3 by name, the outputs that they are of, and those that feed the rates."""
+    """T1, T2 and T3 by name (but for one that is left out), the outputs that they are of, and those
+    that feed the rates."""
 
     terms: dict[str, Tensor]
     outputs: tuple[Output, Output]
@@ -169,7 +167,18 @@ class GSA(WithMemory):
     update
         Whether the rates are updated `before` or `after` the step that uses them.
     weights
-        `adaptive`, or `none`: w = v = 1.
+        `adaptive`, `w` or `v` alone (the other is 1), `none` (both are 1), or `inverse`: w of the
+        inverse ratio, 1 / A-PN, which is what the released code looks at.
+    rivals
+        Of T2 and T3: the classes of their `side`, or `all` that are seen (and no v). With
+        `weights="none"` T2 and T3 are then the simple cross-entropies of X^buf and X^mix.
+    without
+        A term that is left out: the `new` (T1), the `previous` (T2) or the `cross` one (T3).
+    sampling
+        X^mix is `balanced`, classes having their shares, or `random`: a plain draw from the memory.
+    even
+        X^new is made even over the new classes: of the `current` samples those train that bring
+        their class up to the most frequent one (the paper's footnote).
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -185,7 +194,11 @@ class GSA(WithMemory):
     statistics: Literal["all", "mix"] = "all"
     new_classes: Literal["batch", "task"] = "batch"
     update: Literal["before", "after"] = "before"
-    weights: Literal["adaptive", "none"] = "adaptive"
+    weights: Literal["adaptive", "w", "v", "none", "inverse"] = "adaptive"
+    rivals: Literal["side", "all"] = "side"
+    without: Literal["new", "previous", "cross"] | None = None
+    sampling: Literal["balanced", "random"] = "balanced"
+    even: bool = False
 
     store: MixedReservoir = field(init=False, repr=False)
     balance: Balance = field(init=False, repr=False)
@@ -214,6 +227,9 @@ class GSA(WithMemory):
         self.require("fill", self.fill is None or self.fill >= 1, "at least 1, or none")
         most = self.mix if self.fill is None else self.fill
         self.require("current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
+        self.require("even", self.current > 0 or not self.even, "false where current is 0")
+        random = self.sampling == "random"
+        self.require("current", not (random and self.current), "0 where sampling is random")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -222,16 +238,14 @@ class GSA(WithMemory):
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
     ) -> MixedReservoir:
-        return MixedReservoir(
-            self.memory, shape, dtype, rng, size=self.mix, shares=shares, fill=self.fill
-        )
+        return MixedReservoir(self.memory, shape, dtype, rng, size=self.mix, fill=self.fill)
 
     def cost(self, batch: int) -> Images:
         return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         terms, outputs, measured = self.objective(self.as_samples(x, y))
-        loss = terms["T1"] + terms["T2"] + terms["T3"]  # eq. (15)
+        loss = reduce(torch.add, terms.values())  # eq. (15)
 
         self.keep(x, y)
         self.descend(loss)
@@ -240,7 +254,7 @@ class GSA(WithMemory):
 
     def objective(self, stream: Samples) -> Objective:
         new, old = self.new, self.old  # N and O                                       (C) (C)
-        current, mix = self.store.mixed(stream, self.current)  # joins X^new; X^mix (current) (m)
+        current, mix = self.joined_and_mixed(stream)  # joins X^new; X^mix     (current) (m)
         forward = self.forward if self.forwards == "joint" else self.forward_apart
         stream_out, mix_out = forward(stream.then(current), mix)  # (b + current, C) (m, C)
 
@@ -255,10 +269,24 @@ class GSA(WithMemory):
         of_new = stream_out._replace(weight=stream_out.weight * new[stream_out.y])
         t1 = cross_entropy(of_new, among=new)  # eq. (15), first term
         arrived = new if self.new_classes == "task" else classes_in(stream_out, new)  # S(X^new)
-        within, across = w * within_and_across(mix_out, old, new, log_v, arrived)  # (m) (m)
+        if self.rivals == "side":
+            within, across = w * within_and_across(mix_out, old, new, log_v, arrived)  # (m) (m)
+        else:
+            within = across = w * sample_cross_entropy(mix_out, among=self.seen)
         t2 = mean(within, mix_out.weight * old[mix_out.y])  # eq. (14), over X^buf
         t3 = mean(across, mix_out.weight)  # eq. (12)
-        return Objective({"T1": t1, "T2": t2, "T3": t3}, (stream_out, mix_out), measured)
+        terms = {"T1": t1, "T2": t2, "T3": t3}
+        if self.without:
+            del terms[TERM_OF[self.without]]
+        return Objective(terms, (stream_out, mix_out), measured)
+
+    def joined_and_mixed(self, stream: Samples) -> tuple[Samples, Samples]:
+        """Samples of the new classes that join X^new, and X^mix."""
+        if self.sampling == "random":
+            none = Samples(stream.x[:0], stream.y[:0], stream.weight[:0])
+            return none, self.store.draw(self.mix, fallback=stream)
+        current, mix = self.store.mixed(stream, self.current)
+        return (evened(stream, current, self.new) if self.even else current), mix
 
     def measure_after(self, measured: tuple[Output, ...]) -> None:
         """The rates by this step, where they are not to be used in it."""
@@ -267,9 +295,12 @@ class GSA(WithMemory):
 
     def rates(self) -> tuple[Tensor, Tensor]:
         """w and log v, eq. (13), for every row of the head."""
-        if self.weights == "none":
-            one = torch.ones(len(self.seen), device=self.where)
-            return one, torch.zeros_like(one)
-        w = class_weight(self.balance.positive, self.balance.negative)
-        log_v = log_class_scale(self.balance.task_positive, self.balance.task_negative)
+        one = torch.ones(len(self.seen), device=self.where)
+        w, log_v = one, torch.zeros_like(one)
+        if self.weights in ("adaptive", "w"):
+            w = class_weight(self.balance.positive, self.balance.negative)
+        elif self.weights == "inverse":
+            w = class_weight(self.balance.negative, self.balance.positive)
+        if self.weights in ("adaptive", "v", "inverse"):
+            log_v = log_class_scale(self.balance.task_positive, self.balance.task_negative)
         return w.float(), log_v.float()

@@ -194,7 +194,7 @@ class LUCIR(Replay):
         self.keep(x, y)
         self.descend(loss)
         terms = {"labels": label_loss, "features": feature_loss, "margin": margin_loss}
-        return Step.of(loss, out, **terms)
+        return Step.of(loss, *self.apart(out, stream, replay), **terms)
 
     @torch.no_grad()
     def imprint(self, features: Tensor, y: Tensor, weight: Tensor) -> None:

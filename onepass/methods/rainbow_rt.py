@@ -145,7 +145,7 @@ class RainbowRT(Replay):
 
         self.keep(x, y, self.running)
         self.descend(loss)
-        return Step.of(loss, both_out)
+        return Step.of(loss, *self.apart(both_out, stream, replay))
 
     def on_task_end(self) -> None:
         """Rebuilds the memory."""

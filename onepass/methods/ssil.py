@@ -182,4 +182,6 @@ class SSIL(Replay):
 
         self.keep(x, y)
         self.descend(loss)
-        return Step.of(loss, both_out, apart=apart_loss, tasks=task_loss)
+        return Step.of(
+            loss, *self.apart(both_out, stream, replay), apart=apart_loss, tasks=task_loss
+        )

@@ -15,17 +15,20 @@ from onepass.learner import Learner
 from onepass.listeners import Listener, Run
 from onepass.parts import Label, Step
 from onepass.probes.registry import probe
+from onepass.scoring import Point
 
 
 @probe("balance")
 @dataclass
 class BalanceProbe(Listener):
-    """PN of the running task and A-PN of every class, over all samples a method trains on.
+    """P, N, PN of the running task and A-PN of every class, over all samples a method trains on.
 
     `history` holds PN(t, c) by label for each task that has been followed by another. A run records
-    one line for each task of the stream that has ended: its number, how many batches had been
-    learned, `pn` and `a_pn` by label, and `pn_of_tasks`, PN(t, t') of each task so far. A rate is
-    null where it is not a finite number: the class has had no gradient of one sign.
+    one line whenever it is scored, and one at the end of each task of the stream (`ended`): the
+    number of the task, how many batches had been learned, how many `samples` were trained in this
+    task (stream and replay), `p`, `n`, `pn` and `a_pn` by label, and `pn_of_tasks`, PN(t, t') of
+    each task so far. A rate is null where it is not a finite number: the class has had no gradient
+    of one sign.
 
     >>> import onepass
     >>> probe = BalanceProbe()
@@ -60,19 +63,24 @@ class BalanceProbe(Listener):
             self.task = learner.task
         self.steps += 1
         self.labels = learner.classes
-        self.sums.grow(len(learner.seen))
-        self.sums.update(step.outputs, learner.seen)
+        if len(learner.seen) > self.sums.sums.shape[-1]:
+            self.sums.grow(len(learner.seen))
+        self.sums.update([] if step.together is None else [step.together], learner.seen)
+
+    def scored(self, point: Point) -> None:
+        if not point.boundary:
+            self._say(point.task, ended=False)
 
     def task_ended(self, task: int) -> None:
-        self.say(
-            {
-                "task": task,
-                "step": self.steps,
-                "pn": {str(label): _finite(rate) for label, rate in self.pn().items()},
-                "a_pn": {str(label): _finite(rate) for label, rate in self.a_pn().items()},
-                "pn_of_tasks": [_finite(self.pn_of(group)) for group in self.groups[: task + 1]],
-            }
-        )
+        self._say(task, ended=True)
+
+    def _say(self, task: int, *, ended: bool) -> None:
+        sums = self._needed()
+        by_class = {"p": sums.p(), "n": sums.n(), "pn": sums.pn(), "a_pn": sums.a_pn()}
+        told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
+        of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
+        where = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
+        self.say({**where, **told, "pn_of_tasks": of_tasks})
 
     def pn(self) -> dict[Label, float]:
         """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
@@ -111,6 +119,10 @@ def _restored(state: dict[str, Any], where: torch.device) -> Balance:
     sums = Balance(state["sums"].shape[-1], where)
     sums.load_state_dict(state)
     return sums
+
+
+def _told(values: dict[Label, float]) -> dict[str, float | None]:
+    return {str(label): _finite(value) for label, value in values.items()}
 
 
 def _finite(rate: float) -> float | None:

@@ -49,8 +49,8 @@ def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> Non
     Methods that see all classes as one task are a reference: a dashed line. A run whose events are
     not whole any more has no part in the curves; lines have none at all, and only bars.
     """
-    _check_suffix(output)
-    groups = _grouped(results)
+    check_suffix(output)
+    groups = named_groups(results)
     if kind != "bars":
         _check_points(groups)
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
@@ -62,10 +62,10 @@ def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> Non
             _curves(axes[0], groups)
         if kind != "curves":
             _bars(axes[-1], groups)
-        _save(figure, output)
+        save(figure, output)
 
 
-def _grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
+def named_groups(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Runs of one row of the table belong together; names say only what differs."""
     groups = grouped(results)
     datasets = {result.dataset for (result, *_) in groups}
@@ -146,7 +146,7 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
 
 def stream(shown_stream: Stream, output: Path) -> None:
     """Class against time: how many samples of each class come in each stretch of the stream."""
-    _check_suffix(output)
+    check_suffix(output)
     columns = min(len(shown_stream), MOST_COLUMNS)
     counts = np.zeros((shown_stream.dataset.classes, columns))
     for step in range(len(shown_stream)):
@@ -165,10 +165,10 @@ def stream(shown_stream: Stream, output: Path) -> None:
                 axes.axvline(step, color="0.5", linewidth=0.6, linestyle=":")
         told = "boundaries told" if shown_stream.boundaries else "boundaries not told"
         axes.set(xlabel="batches", ylabel="class", title=f"{shown_stream.spec['stream']}, {told}")
-        _save(figure, output)
+        save(figure, output)
 
 
-def _save(figure: Figure, output: Path) -> None:
+def save(figure: Figure, output: Path) -> None:
     """The whole picture, or the one that was there before."""
     drawn = io.BytesIO()  # what draws would turn a full disk into an error that does not say so
     figure.savefig(drawn, format=output.suffix[1:].lower())
@@ -176,6 +176,6 @@ def _save(figure: Figure, output: Path) -> None:
     write_atomically(output, lambda file: file.write(drawn.getbuffer()))
 
 
-def _check_suffix(output: Path) -> None:
+def check_suffix(output: Path) -> None:
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"a picture's name must end in .png, .svg or .pdf, not {output.name!r}")

@@ -96,8 +96,14 @@ def whole(tmp_path_factory):
     return recorded(out)
 
 
-def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
+def test_a_run_records_a_line_whenever_it_is_scored(whole):
     lines = [json.loads(line) for line in whole.splitlines()]
+    assert [line["step"] for line in lines] == list(range(3, 61, 3))  # 20 points
+    assert [line["ended"] for line in lines] == [False, False, False, True] * 5
+
+
+def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
+    lines = [line for line in map(json.loads, whole.splitlines()) if line["ended"]]
     assert [line["task"] for line in lines] == [0, 1, 2, 3, 4]
     assert [line["step"] for line in lines] == [12, 24, 36, 48, 60]
     for task, line in enumerate(lines):
@@ -112,7 +118,8 @@ def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
 def test_rates_that_are_no_numbers_are_null(tmp_path):
     """Without replay an old class has no gradient that pushes it up."""
     result = run(Job("finetune", "synthetic", probes=("balance",)), tmp_path)
-    line = json.loads((Path(result.out) / "balance.jsonl").read_text().splitlines()[1])
+    said = (Path(result.out) / "balance.jsonl").read_text().splitlines()
+    line = [one for one in map(json.loads, said) if one["ended"]][1]
     assert [line["pn"][label] for label in "01"] == [None, None]
     assert line["pn_of_tasks"][0] is None
     assert all(line["pn"][label] < 0 for label in "23")
@@ -174,4 +181,4 @@ def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
     assert (folder / "balance.jsonl").exists()
     listed = onepass("list", "probes", "--json").records
     assert {"probe": "test-losses", "what": "The loss of every step"} in listed
-    assert [one["probe"] for one in listed] == ["balance", "test-losses"]
+    assert [one["probe"] for one in listed][-1] == "test-losses"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from watching_gsa import Watched, genuine
 
-from onepass.methods.gsa import share_of_new
+from onepass.memory.mixed import share_of_new
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Watches how far the head prefers new classes: norms of its rows, biases, and logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.learner import Learner
+from onepass.listeners import Listener, Run
+from onepass.nets import Head
+from onepass.parts import Step
+from onepass.probes.registry import probe
+from onepass.scoring import Point
+
+
+@probe("bias")
+@dataclass
+class BiasProbe(Listener):
+    """Norms of the head's rows, their biases and mean logits, of old classes against new ones.
+
+    A run records one line whenever it is scored and at the end of each task: the number of the
+    task, how many batches had been learned, and, for `old` and for `new` classes, the mean `norm`
+    of their rows and the mean `bias` at that moment, and the mean `logit` that the samples trained
+    since the last line had for them. `old` is null in the first task. The network that trains is
+    watched, also where an average of it predicts.
+    """
+
+    steps: int = 0
+    said: int = 0
+    sums: Tensor = field(default_factory=lambda: torch.zeros(2))  # of logits, of old and of new
+    weight: Tensor = field(default_factory=lambda: torch.zeros(()))
+    learner: Learner | None = None
+    _means: tuple[tuple[int, int], Tensor] | None = None  # (C, 2), and what classes they are of
+
+    def started(self, run: Run) -> None:
+        self.sums, self.weight = (one.to(run.learner.where) for one in (self.sums, self.weight))
+
+    @torch.no_grad()
+    def stepped(self, learner: Learner, step: Step) -> None:
+        self.steps, self.learner = self.steps + 1, learner
+        if (trained := step.together) is not None:
+            totals = trained.weight @ trained.logits.float()  # (C)
+            self.sums += totals @ self._means_over_sides(learner)
+            self.weight += trained.weight.sum()
+
+    def scored(self, point: Point) -> None:
+        self._say(point.task)
+
+    def task_ended(self, task: int) -> None:
+        if self.said != self.steps:  # not scored just now
+            self._say(task)
+
+    def state_dict(self) -> dict[str, Any]:
+        sums = {"sums": self.sums.clone(), "weight": self.weight.clone()}
+        return {"steps": self.steps, "said": self.said, **sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.said = state["steps"], state["said"]
+        self.sums, self.weight = state["sums"], state["weight"]
+
+    def _means_over_sides(self, learner: Learner) -> Tensor:
+        """Takes logits (C) to their means over old and over new classes (2); made anew only when
+        classes or tasks arrive, which the host knows."""
+        now = (learner.task, len(learner.book.labels))
+        if self._means is None or self._means[0] != now:
+            sides = torch.stack([learner.old, learner.new], dim=1).float()  # (C, 2)
+            self._means = now, sides / sides.sum(dim=0).clamp(min=1)
+        return self._means[1]
+
+    @torch.no_grad()
+    def _say(self, task: int) -> None:
+        """Waits for the device, as scoring does."""
+        assert self.learner is not None  # a step comes before
+        learner, weight = self.learner, float(self.weight)
+        logits = [total / weight if weight else None for total in self.sums.tolist()]
+        sides = {"old": (learner.old, logits[0]), "new": (learner.new, logits[1])}
+        told = {name: _told(learner.model.head, *side) for name, side in sides.items()}
+        self.say({"task": task, "step": self.steps, **told})
+        self.said = self.steps
+        self.sums.zero_()
+        self.weight.zero_()
+
+
+def _told(head: Head, rows: Tensor, logit: float | None) -> dict[str, float | None] | None:
+    if not bool(rows.any()):
+        return None
+    norm, bias = head.weight[rows].norm(dim=1).mean(), head.bias[rows].mean()
+    return {"norm": float(norm), "bias": float(bias), "logit": logit}

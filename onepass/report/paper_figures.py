@@ -1,0 +1,309 @@
+"""The figures of the GSA paper, redrawn from runs, each with what the paper says to it and whether
+the runs say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from onepass.errors import InputError
+from onepass.files import write_atomically
+from onepass.report import evidence
+from onepass.report.evidence import Course, Observation, Trio
+from onepass.report.figures import STYLE, check_suffix, named_groups, save
+from onepass.result import Result
+
+SHOWN_TASKS = 4
+COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
+LOWEST = -6.0  # PN below is drawn at the edge
+Setting = tuple[str, int, str]  # dataset, memory, optimiser
+Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
+
+
+def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
+    """PN of four tasks while later ones are learned, and the accuracy of these tasks."""
+    panels = by_setting([result for result in results if result.tasks > 1])
+    rows = [
+        (setting, name, _courses(runs))
+        for setting, panel in panels.items()
+        for name, runs in panel.items()
+    ]
+    figure, grid = _sheet(len(rows), 2)
+    for axes, (setting, name, courses) in zip(grid, rows, strict=True):
+        _over_tasks(axes[0], courses, Course.pn_since)
+        axes[0].axhline(-1, color="0.4", linewidth=0.8)
+        axes[0].set(ylabel="PN", title=f"{_told(setting)}: {name}")
+        _over_tasks(axes[1], courses, Course.accuracy_since)
+        axes[1].set(ylabel="accuracy (%)", ylim=(0, 102), title="accuracy of these tasks")
+    _finish(figure, output)
+    return [
+        claim.judged(f"{_told(setting)}: {name}", courses)
+        for setting, name, courses in rows
+        for claim in evidence.FIG1
+    ]
+
+
+def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
+    """A-PN of each class after the last task beside joint training; accuracy against A-PN."""
+    panels = by_setting(results, joint=True)
+    figure, grid = _sheet(len(panels), 2)
+    found = []
+    for axes, (setting, panel) in zip(grid, panels.items(), strict=True):
+        _by_class(axes[0], panel)
+        axes[0].set_title(_told(setting))
+        _against_accuracy(axes[1], panel)
+        for name, runs in panel.items():
+            claims = evidence.FIG3 if runs[0].tasks > 1 else (evidence.FIG3_JOINT,)
+            of = f"{_told(setting)}: {name}"
+            found += [claim.judged(of, _courses(runs)) for claim in claims]
+    _finish(figure, output)
+    return found
+
+
+def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
+    """A-PN of each class with and without the GSA-CE loss, beside joint training."""
+    panels = by_setting(results, joint=True)
+    figure, grid = _sheet(len(panels), 1)
+    found = []
+    for (axes,), (setting, panel) in zip(grid, panels.items(), strict=True):
+        _by_class(axes, panel)
+        axes.set_title(_told(setting))
+        trios = _trios([result for runs in panel.values() for result in runs])
+        found += [claim.judged(_told(setting), trios) for claim in evidence.FIG7]
+    _finish(figure, output)
+    return found
+
+
+def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
+    """Cross-entropy of the stream batch and of the replay batch while task 2 is learned."""
+    panels = by_setting([result for result in results if result.tasks > 1])
+    rows = [
+        (setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()
+    ]
+    figure, grid = _sheet(len(rows), 1)
+    found = []
+    for (axes,), (setting, name, runs) in zip(grid, rows, strict=True):
+        of = f"{_told(setting)}: {name}"
+        for colour, batch in zip(COLOURS, ("stream", "replay"), strict=False):
+            curves = [
+                {line["step"]: line[batch] for line in evidence.task_losses(run)} for run in runs
+            ]
+            _band(axes, curves, colour, f"{batch} batch")
+        axes.set(xlabel="batches learned", ylabel="cross-entropy", title=f"{of}, task 2")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False)
+        found += [claim.judged(of, runs) for claim in evidence.LOSSES]
+    _finish(figure, output)
+    return found
+
+
+def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
+    """The decomposed loss against the cross-entropy of trained samples, and their gap against its
+    closed form."""
+    panels = by_setting([result for result in results if result.tasks > 1])
+    rows = [
+        (setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()
+    ]
+    figure, grid = _sheet(len(rows), 2)
+    found = []
+    for axes, (setting, name, runs) in zip(grid, rows, strict=True):
+        samples = [one for run in runs for one in evidence.decompositions(run)]
+        if not samples:
+            raise InputError(
+                f"{runs[0].method} trains no sample by a softmax: nothing to decompose"
+            )
+        for colour, side in zip(COLOURS, (True, False), strict=False):
+            own = [one for one in samples if one.new is side]
+            style: Any = {"s": 10, "alpha": 0.6, "linewidths": 0, "color": colour}
+            ce, whole = [one.ce for one in own], [one.decomposed for one in own]
+            axes[0].scatter(ce, whole, label="new classes" if side else "old classes", **style)
+            gaps = [one.decomposed - one.ce for one in own]
+            axes[1].scatter([one.gap for one in own], gaps, **style)
+        for panel in axes:
+            panel.axline((0, 0), slope=1, color="0.4", linewidth=0.8)
+        of = f"{_told(setting)}: {name}"
+        axes[0].set(xlabel="cross-entropy", ylabel="decomposed loss", title=of)
+        axes[0].legend(frameon=False)
+        axes[1].set(xlabel="gap by its closed form", ylabel="gap as measured", title="the gap")
+        found += evidence.proposition_1(of, samples)
+    _finish(figure, output)
+    return found
+
+
+PAPER_FIGURES: dict[str, Callable[[Sequence[Result], Path], list[Observation]]] = {
+    "fig1": fig1,
+    "fig3": fig3,
+    "fig7": fig7,
+    "loss-curves": loss_curves,
+    "proposition1": proposition1,
+}
+
+
+def drawn(what: str, results: Sequence[Result], output: Path) -> str:
+    """Draws a figure, and says in a file of its name, ending in .md, what follows from it."""
+    check_suffix(output)
+    with mpl.rc_context(STYLE):
+        found = PAPER_FIGURES[what](results, output)
+    text = as_markdown(found)
+    write_atomically(output.with_suffix(".md"), lambda file: file.write(text.encode()))
+    return text
+
+
+def as_markdown(found: Sequence[Observation]) -> str:
+    """A table with a line for each observation."""
+    lines = ["| paper | it says | runs | measured | verdict |", "|---|---|---|---|---|"]
+    for one in found:
+        cells = (one.where, one.claim, one.runs, one.measured, f"**{one.verdict}**")
+        escaped = (cell.replace("|", "\\|") for cell in cells)
+        lines.append(f"| {' | '.join(escaped)} |")
+    return "\n".join(lines) + "\n"
+
+
+# ---- which runs belong together
+
+
+def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Setting, Panel]:
+    """The runs of each dataset, size of the memory and optimiser; joint training, which has no
+    memory, stands beside each of them."""
+    panels: dict[Setting, list[Result]] = {}
+    for result in results:
+        if result.tasks > 1:
+            panels.setdefault(_setting(result), []).append(result)
+    for result in results:
+        for setting, inside in panels.items():
+            if result.tasks == 1 and _setting(result)[::2] == setting[::2]:
+                inside.append(result)
+    if not panels:
+        raise InputError("there is no run with more than one task")
+    for (dataset, *_), inside in panels.items():
+        if joint and all(result.tasks > 1 for result in inside):
+            raise InputError(f"there is no run of joint training on {dataset} beside the others")
+    return {setting: named_groups(inside) for setting, inside in panels.items()}
+
+
+def _setting(result: Result) -> Setting:
+    return result.dataset, result.memory, str(result.settings.get("optimizer", ""))
+
+
+def _told(setting: Setting) -> str:
+    dataset, memory, optimizer = setting
+    return f"{dataset}, M={memory}, {optimizer}"
+
+
+def _courses(runs: Sequence[Result]) -> list[Course]:
+    return [Course(run) for run in runs]
+
+
+def _trios(results: Sequence[Result]) -> list[Trio]:
+    """With the GSA-CE loss, without it, and joint training, by seed."""
+    kinds: dict[str, dict[int, Course]] = {"adaptive": {}, "none": {}, "joint": {}}
+    for result in results:
+        kind = "joint" if result.tasks == 1 else str(result.settings.get("weights"))
+        kinds.get(kind, {})[result.seed] = Course(result)
+    seeds = set.intersection(*(set(found) for found in kinds.values()))
+    if not seeds:
+        raise InputError(
+            "this figure needs runs of gsa, of gsa with weights=none and of joint with one seed"
+        )
+    return [Trio(*(kinds[kind][seed] for kind in kinds)) for seed in sorted(seeds)]
+
+
+# ---- what is drawn
+
+
+def _sheet(rows: int, columns: int) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(1 + 4.6 * columns, 0.4 + 3.0 * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _finish(figure: Figure, output: Path) -> None:
+    for axes in figure.axes:
+        axes.title.set_fontsize(9)
+    save(figure, output)
+
+
+def _over_tasks(
+    axes: Axes, courses: Sequence[Course], values: Callable[[Course, int], list[float]]
+) -> None:
+    """A curve for each of four tasks, from when it is learned, over the seeds."""
+    count = courses[0].tasks
+    shown = sorted({round(place * (count - 1) / SHOWN_TASKS) for place in range(SHOWN_TASKS)})
+    for colour, of in zip(COLOURS, shown, strict=False):
+        curves = [
+            {of + 1 + later: max(value, LOWEST) for later, value in enumerate(values(course, of))}
+            for course in courses
+        ]
+        _band(axes, curves, colour, f"task {of + 1}", marker="o", markersize=3)
+    axes.set_xlabel("tasks learned")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _band(
+    axes: Axes, curves: Sequence[dict[int, float]], colour: Any, label: str, **style: Any
+) -> None:
+    """Mean and standard deviation of curves over what they have in common."""
+    places = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[place] for place in places] for curve in curves])
+    middle, wide = values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+    axes.plot(places, middle, color=colour, label=label, **style)
+    axes.fill_between(places, middle - wide, middle + wide, color=colour, alpha=0.15, linewidth=0)
+
+
+def _by_class(axes: Axes, panel: Panel) -> None:
+    """A-PN by class in order of arrival: means over the seeds, and their moving average."""
+    order = _order(panel)
+    for colour, (name, runs) in zip(cycle(COLOURS), panel.items(), strict=False):
+        rates = _mean_by_label(runs)
+        values = np.array([rates[label] for label in order])
+        axes.plot(values, ".", color=colour, alpha=0.5, markersize=5)
+        axes.plot(_moving_average(values), color=colour, label=name)
+    axes.axhline(-1, color="0.4", linewidth=0.8)
+    axes.set(xlabel="class, in order of arrival", ylabel="A-PN after the last task")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _against_accuracy(axes: Axes, panel: Panel) -> None:
+    for colour, (name, runs) in zip(cycle(COLOURS), panel.items(), strict=False):
+        courses = _courses(runs)
+        rates = [rate for course in courses for rate in course.a_pn]
+        scores = [score for course in courses for score in course.class_accuracy]
+        correlation = evidence.rank_correlation(rates, scores)
+        label = f"{name}: rank correlation {correlation:.2f}"
+        axes.scatter(rates, scores, s=10, alpha=0.6, linewidths=0, color=colour, label=label)
+    axes.axvline(-1, color="0.4", linewidth=0.8)
+    axes.set(xlabel="A-PN of a class", ylabel="its accuracy (%)", ylim=(-2, 102))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _order(panel: Panel) -> list[str]:
+    """Classes as they arrive where they do so in tasks."""
+    runs = max(panel.values(), key=lambda runs: runs[0].tasks)
+    return list(Course(runs[0]).ends[-1]["a_pn"])
+
+
+def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for course in _courses(runs):
+        for label, rate in zip(course.ends[-1]["a_pn"], course.a_pn, strict=True):
+            found.setdefault(label, []).append(rate)
+    return {label: float(np.mean(rates)) for label, rates in found.items()}
+
+
+def _moving_average(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Over a tenth of the classes, fewer at the ends; classes without a rate do not count."""
+    half = max(1, len(values) // 20)
+    pieces = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
+    return np.array(
+        [np.nanmean(piece) if not np.isnan(piece).all() else math.nan for piece in pieces]
+    )

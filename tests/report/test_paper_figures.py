@@ -1,0 +1,223 @@
+"""The paper's figures, and the sentences that are judged by them."""
+
+import json
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from command import onepass
+from PIL import Image
+
+from onepass.report import evidence
+from onepass.report.evidence import Claim, Course, decomposed, rank_correlation
+from onepass.report.tables import read
+
+SWEEP = """
+[defaults]
+dataset = "synthetic"
+probe = ["balance", "losses", "logits"]
+
+[[grid]]
+methods = ["gsa", "joint"]
+
+[[grid]]
+methods = "gsa"
+set = { weights = "none" }
+
+[[grid]]
+methods = "er"
+seeds = 2
+set = { replay = 10 }
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    (folder / "sweep.toml").write_text(SWEEP)
+    out = folder / "runs"
+    asked = ("sweep", folder / "sweep.toml", "--out", out, "--checkpoint", "none")
+    done = onepass(*asked, "--device", "cpu")
+    assert done.status == 0, done.err
+    return out
+
+
+def rows(text):
+    """Cells of a markdown table, without its header."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [line.replace("\\|", "/").strip("| ").split(" | ") for line in lines[2:]]
+
+
+FIGURES = {"fig1": 4 * 3, "fig3": 8 * 3 + 1, "fig7": 4, "loss-curves": 2 * 3, "proposition1": 2 * 3}
+
+
+SEVERAL = [pytest.param(what, marks=pytest.mark.slow) for what in FIGURES if what != "fig3"]
+
+
+@pytest.mark.parametrize("what", ["fig3", *SEVERAL])
+def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
+    output = tmp_path / "new" / f"{what}.png"
+    done = onepass("figure", what, runs, "-o", output)
+    assert done.status == 0, done.err
+    with Image.open(output) as image:
+        image.load()
+    beside = output.with_suffix(".md").read_text()
+    assert done.out == f"{beside}\n{output}\n"
+    found = rows(beside)
+    assert len(found) == FIGURES[what]
+    for where, _, of, measured, verdict in found:
+        assert where[0] in "456" and of.startswith("synthetic, M=100, adam")
+        verdicts = ("confirmed", "contradicted", "undecided", "not measured")
+        assert verdict.strip("*") in verdicts
+        numbers = "samples" in measured or "(n=" in measured
+        assert numbers != (verdict == "**not measured**")
+
+
+def ended(folder):
+    lines = (folder / "balance.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["ended"]]
+
+
+def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
+    """One of them again, from the files alone."""
+    shares = []
+    for folder in (path.parent for path in runs.glob("er-*/result.json")):
+        pairs = [rate for t, line in enumerate(ended(folder)) for rate in line["pn_of_tasks"][:t]]
+        assert len(pairs) == 10
+        shares.append(np.mean([rate < -1 for rate in pairs]))
+    assert len(shares) == 2
+    onepass("figure", "fig1", runs, "-o", tmp_path / "one.png")
+    told = [row for row in rows((tmp_path / "one.md").read_text()) if "er replay=10" in row[2]]
+    assert f": {np.mean(shares):.3g} ± " in told[0][3]
+
+
+def test_a_run_without_its_probe_is_named(runs, tmp_path):
+    done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    assert done.status == 0
+    done = onepass("figure", "fig1", tmp_path, "-o", tmp_path / "one.png")
+    assert done.status == 2
+    assert "er-synthetic" in done.error and "--probe balance" in done.error
+    assert not (tmp_path / "one.png").exists() and not (tmp_path / "one.md").exists()
+
+
+def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
+    (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
+    for what, missing in (("fig3", "joint"), ("fig7", "joint")):
+        done = onepass("figure", what, only, "-o", tmp_path / "one.png")
+        assert done.status == 2 and missing in done.error
+
+
+def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
+    (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
+    copy = tmp_path / only.name
+    copy.mkdir()
+    for path in only.iterdir():
+        copy.joinpath(path.name).write_bytes(path.read_bytes())
+    copy.joinpath("balance.jsonl").write_text("{half")
+    done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
+    assert done.status == 2 and "balance.jsonl is damaged" in done.error
+
+
+# ---- what is measured
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.5], "confirmed"),
+        ([-0.5], "contradicted"),
+        ([0.5, 0.6, 0.4], "confirmed"),
+        ([-0.5, -0.6, -0.4], "contradicted"),
+        ([0.5, -0.4], "undecided"),
+        ([math.nan], "not measured"),
+    ],
+)
+def test_a_verdict_needs_two_standard_errors(values, verdict):
+    up = Claim("x", "it is above", "number", float, above=0)
+    down = Claim("x", "it is below", "number", lambda value: -value, below=0)
+    assert up.judged("runs", values).verdict == verdict
+    assert down.judged("runs", values).verdict == verdict
+
+
+def test_a_correlation_is_scipys_and_takes_infinity_for_the_lowest():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 30)).tolist()
+    by_hand = np.corrcoef(*(np.argsort(np.argsort(values)) for values in (x, y)))[0, 1]
+    assert rank_correlation(x, y) == pytest.approx(by_hand)
+    assert rank_correlation([1, 2, 3, 4], [4.0, math.nan, -1.0, -math.inf]) == pytest.approx(-1)
+    assert math.isnan(rank_correlation([1, 2], [1, 2]))
+    assert math.isnan(rank_correlation([1, 2, 3], [1, 1, 1]))
+
+
+class Made(Course):
+    """A course of three tasks with these rates."""
+
+    ends: ClassVar = [
+        {"pn": {"0": -1.0}, "pn_of_tasks": [-1.0], "n": {"0": -0.5}, "p": {"0": 0.5}},
+        {
+            "pn": {"0": -2.0, "1": -0.5},
+            "pn_of_tasks": [-2.0, -0.5],
+            "n": {"0": -0.2, "1": -0.4},
+            "p": {"0": 0.4, "1": 0.2},
+        },
+        {
+            "pn": {"0": -4.0, "1": -2.0, "2": -0.25},
+            "pn_of_tasks": [-4.0, None, -0.25],
+            "n": {"0": -0.1, "1": 0.0, "2": -0.4},
+            "p": {"0": 0.4, "1": 0.1, "2": 0.1},
+            "a_pn": {"0": -1.5, "1": -0.75, "2": -0.25},
+        },
+    ]
+
+
+def test_the_numbers_of_a_course_by_hand():
+    course = Made(None)
+    assert course.labels == [["0"], ["1"], ["2"]]
+    assert course.pn_since(1) == [-0.5, -math.inf]  # no gradient pulled it up
+    assert evidence.share_suppressed(course) == 1
+    assert evidence.imbalance(course.a_pn) == pytest.approx((0.5 + 0.25 + 0.75) / 3)
+    assert evidence.last_against_worst(course) == pytest.approx(0.75 - 0.5)
+    assert evidence.newest_gets_worse(course) == pytest.approx(1)
+    assert evidence.drop(course, "n") == pytest.approx(0.8)
+    assert evidence.drop(course, "p") == pytest.approx(0.2)
+
+
+# ---- Proposition 1
+
+
+def test_the_decomposed_loss_of_random_logits_is_above_by_the_closed_form():
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        classes = int(rng.integers(2, 12))
+        logits, new = 8 * rng.normal(size=classes), rng.random(classes) < 0.5
+        y = int(rng.integers(classes))
+        e, own = np.exp(logits), new == new[y]
+        found = decomposed(logits.tolist(), y, new.tolist())
+        a, b = e[own].sum(), e[~own].sum() + e[y]
+        assert found.ce == pytest.approx(-np.log(e[y] / e.sum()), abs=1e-9)
+        assert found.decomposed == pytest.approx(-np.log(e[y] / a) - np.log(e[y] / b), abs=1e-9)
+        assert found.gap == pytest.approx(found.decomposed - found.ce, rel=1e-6, abs=1e-9)
+        assert found.gap >= 0
+        if own.sum() == 1 or own.all():
+            assert found.gap == 0
+
+
+def test_a_gap_that_is_not_the_closed_form_is_seen():
+    right = [decomposed([1.0, 2.0, 3.0], y, [True, True, False]) for y in range(3)]
+    verdicts = [one.verdict for one in evidence.proposition_1("runs", right)]
+    assert verdicts == ["confirmed", "confirmed"]
+    wrong = [right[0]._replace(decomposed=right[0].ce - 0.1)]
+    verdicts = [one.verdict for one in evidence.proposition_1("runs", wrong)]
+    assert verdicts == ["contradicted", "contradicted"]
+
+
+def test_logged_samples_are_decomposed_with_the_classes_of_their_time(runs):
+    folder = next(path.parent for path in runs.glob("gsa-*/result.json"))
+    lines = [json.loads(line) for line in (folder / "logits.jsonl").read_text().splitlines()]
+    count = sum(sum(batch["weight"]) for line in lines for batch in line["batches"])
+    samples = evidence.decompositions(read(Path(folder))[0])
+    assert len(samples) == count
+    assert all(one.gap == 0 for one in samples if one.task == 0)  # there is no old class
+    assert {one.new for one in samples if one.task == 4} == {True, False}
