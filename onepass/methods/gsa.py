@@ -83,7 +83,7 @@ BEST: dict[str, Any] = {
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
     """w = 2 / (1 + exp A-PN), from S+ and S- over all tasks; between 1 and 2, and that of balance
     where both sums are 0."""
-    w = 2 * torch.sigmoid(positive.abs() / negative.abs())  # an inverse ratio swaps the two
+    w = 2 * torch.sigmoid(positive / negative.abs())
     return w.nan_to_num(BALANCED_W)
 
 
@@ -295,12 +295,15 @@ class GSA(WithMemory):
 
     def rates(self) -> tuple[Tensor, Tensor]:
         """w and log v, eq. (13), for every row of the head."""
-        one = torch.ones(len(self.seen), device=self.where)
-        w, log_v = one, torch.zeros_like(one)
-        if self.weights in ("adaptive", "w"):
-            w = class_weight(self.balance.positive, self.balance.negative)
-        elif self.weights == "inverse":
-            w = class_weight(self.balance.negative, self.balance.positive)
-        if self.weights in ("adaptive", "v", "inverse"):
-            log_v = log_class_scale(self.balance.task_positive, self.balance.task_negative)
+        sums = self.balance
+        if self.weights == "inverse":
+            w = class_weight(-sums.negative, sums.positive)
+        elif self.weights in ("adaptive", "w"):
+            w = class_weight(sums.positive, sums.negative)
+        else:
+            w = torch.ones_like(sums.positive)
+        if self.weights in ("w", "none"):
+            log_v = torch.zeros_like(w)
+        else:
+            log_v = log_class_scale(sums.task_positive, sums.task_negative)
         return w.float(), log_v.float()

@@ -154,7 +154,9 @@ def _raised(letter: str) -> str:
 
 def _bold_number(text: str, rank: int) -> str:
     """Inside of a formula bold is a matter of its own."""
-    return re.sub(r"\$([^$]*)\$", r"$\\mathbf{\1}$", text) if rank == 1 else text
+    if rank != 1:
+        return text
+    return re.sub(r"\$([+-]?[\d.]+ \\pm [\d.]+|[+-][\d.]+)\$", r"$\\mathbf{\1}$", text)
 
 
 LATEX = {

@@ -31,8 +31,14 @@ METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
 # How a run is carried out and watched, and not what it learns.
 HOW = ("precision=", "engine=", "threads=", "deterministic=", "every=", "prequential=")
-# The settings of Table 3; what `--set` cannot take away is not there, and its cells are missing.
-ABLATIONS = {"gsa:no-cl-imbalance": "weights=none"}
+# The rows of Table 3, as `--set` has them.
+ABLATIONS = {
+    "gsa:no-new-loss": "without=new",
+    "gsa:no-previous-loss": "without=previous",
+    "gsa:no-cross-loss": "without=cross",
+    "gsa:no-balanced-sampling": "sampling=random",
+    "gsa:no-cl-imbalance": "weights=none",
+}
 Key = tuple[str, str]  # a method and its variant
 
 

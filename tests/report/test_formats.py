@@ -6,7 +6,7 @@ import re
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.report.formats import Cell, Table, latex, markdown
@@ -42,6 +42,7 @@ def check_tabular(text: str) -> int:
     return width
 
 
+@settings(max_examples=200, derandomize=True, deadline=None)
 @given(
     st.lists(st.lists(CELLS, min_size=4, max_size=4), min_size=1, max_size=4),
     st.lists(st.tuples(st.sampled_from(["", "a"]), LETTERS), max_size=2),
@@ -61,6 +62,7 @@ def test_a_tabular_is_whole_whatever_it_holds(body, notes) -> None:
         (Cell("90.1 ± 0.5", rank=1), r"\textbf{$\mathbf{90.1 \pm 0.5}$}", "**90.1 ± 0.5**"),
         (Cell("90.1 ± 0.5 (3)", rank=2), r"\underline{$90.1 \pm 0.5$ (3)}", "*90.1 ± 0.5 (3)*"),
         (Cell("12.2", note="a"), r"12.2\textsuperscript{a}", "12.2 <sup>a</sup>"),
+        (Cell("$a$", rank=1), r"\textbf{\$a\$}", r"**\$a\$**"),
         ("-3.1", "$-3.1$", "-3.1"),
         ("-", "-", "-"),
     ],

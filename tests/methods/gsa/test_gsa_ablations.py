@@ -59,7 +59,7 @@ def test_w_alone_and_v_alone_are_the_halves_of_both():
 
 def test_the_inverse_ratio_swaps_suppressed_and_boosted_classes():
     positive, negative = torch.tensor([2.0, 1.0, 0.5, 0.0]), -torch.tensor([1.0, 1.0, 1.0, 0.0])
-    paper, inverse = class_weight(positive, negative), class_weight(negative, positive)
+    paper, inverse = class_weight(positive, negative), class_weight(-negative, positive)
     torch.testing.assert_close(inverse, paper[[2, 1, 0, 3]])
     assert inverse[3] == pytest.approx(BALANCED)
     learner = learned(gsa(lr=1e-9, weights="inverse"), stream("tasks"))
