@@ -16,7 +16,7 @@ from onepass.data import DATASETS
 from onepass.errors import RunError
 from onepass.job import Job
 from onepass.record import versions
-from onepass.report import tables
+from onepass.report import grids, tables
 from onepass.run import run
 
 JOB = Job("er", "synthetic", batch=30, device="cpu")  # 20 steps
@@ -61,8 +61,8 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
     assert result.accuracy == pytest.approx(result.mean_task_accuracy)
     (row,) = tables.summarise([result])
     assert row.forgetting is None
-    header, (cells,) = tables.grid([row])
-    assert len(header) == len(cells)
+    table = grids.grid([row])
+    assert [len(cells) for cells in table.body] == [len(table.header)]
 
     whole = run(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
     assert whole.forgetting >= 0

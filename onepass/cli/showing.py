@@ -153,16 +153,16 @@ ROWS = {
 
 
 @app.command(
-    epilog="""\b
+    epilog="""fig1 and those behind it are figures of the GSA paper, with what it says to them and
+whether the runs say the same (also written beside the picture, as .md); the runs are those of
+experiments/fig1.toml and so on.
+
+\b
 Examples:
   onepass figure accuracy runs/ -o accuracy.png
   onepass figure accuracy runs/ --kind curves -o curves.svg
   onepass figure accuracy results/cifar100.jsonl --kind bars -o bars.pdf
   onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png
-
-\b
-Figures of the GSA paper, with what it says to them and whether the runs say the same (also written
-beside the picture, as .md); the runs are those of experiments/fig1.toml and so on:
   onepass figure fig1 runs/fig1 -o fig1.png                  PN of old tasks, and their accuracy
   onepass figure fig3 runs/fig3 -o fig3.png                  A-PN by class, and its accuracy
   onepass figure fig7 runs/fig7 -o fig7.png                  A-PN with and without the GSA-CE loss
