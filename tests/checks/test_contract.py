@@ -5,7 +5,8 @@ import pytest
 from onepass import registry
 from onepass.checks import CHECKS, exemptions
 
-SLOW = ("gss",)  # with per-sample gradients each check takes several times as long
+# Their steps are the longest, and others of their kind are checked at once.
+SLOW = ("gss", "ccil", "co2l", "er-aml", "gsa-released", "il2a", "ocm-gsa")
 LONG = "a_saved_learner_goes_on_exactly"  # the longest check, which is seldom a method's own affair
 FIRST = ("er", "gsa", "lucir", "rainbow-rt")  # of the kinds of things that are kept
 
