@@ -202,7 +202,7 @@ class _Pairs:
             id(buffer): (theirs, own, name)  # each once, however many layers share it
             for theirs, own in modules
             for name, buffer in own.named_buffers(recurse=False)
-            if own is not network.head  # what the head remembers for training
+            if own is not network.head or f"head.{name}" not in Head.for_training
         }
         self.buffers = list(found.values())
 

@@ -252,9 +252,7 @@ def _scored(
 ) -> Point:
     learner.check_finite()
     with clock.scoring:
-        scores = test.score(learner)
-    if not boundary:
-        scores = scores._replace(confusion=())
+        scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}
     return Point(**{**vars(tick), **clock.read(), **found})
 

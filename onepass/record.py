@@ -163,6 +163,22 @@ class RunFolder:
         counted = len(points) == (result.points or len(points))
         return counted and bool(points) and points[-1].step == result.steps
 
+    def said_by(self, probe: str) -> list[dict[str, Any]] | None:
+        """What a probe has recorded, line by line; None if it did not watch. Half a line, which a kill
+        may leave behind, is no part of it; a finished run has none."""
+        path = self.lines_file(probe)
+        if not path.is_file():
+            return None
+        try:
+            *whole, last = path.read_text("utf-8").split("\n")
+            half = [last] if last and self.result_file.exists() else []
+            found = [files.parsed(line) for line in [*whole, *half]]
+        except (OSError, ValueError):
+            raise RunError(f"{path} is damaged: a line is not JSON") from None
+        if not all(isinstance(line, dict) for line in found):
+            raise RunError(f"{path} is damaged: a line is not an object")
+        return found
+
     def append(self, key: str, lines: Sequence[str]) -> None:
         files.append(self.lines_file(key), _as_text(lines))
 

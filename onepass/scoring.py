@@ -90,8 +90,8 @@ def check_scorable(stream: Stream) -> None:
 
 
 class Scores(NamedTuple):
-    """Correct predictions and test samples, per class; and `Point.confusion`, where tasks are known
-    ahead."""
+    """Correct predictions and test samples, per class; and `Point.confusion`, at the boundaries of
+    tasks that are known ahead."""
 
     correct: tuple[int, ...]
     total: tuple[int, ...]
@@ -116,7 +116,7 @@ class TestSet:
         for task, group in reversed(list(enumerate(stream.tasks))):  # the first that has a class
             self.task_of[list(group)] = task
 
-    def score(self, learner: Learner) -> Scores:
+    def score(self, learner: Learner, *, boundary: bool) -> Scores:
         known, there = set(learner.classes), range(len(self.samples))
         tested = [label for label in there if label in known and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
@@ -124,7 +124,7 @@ class TestSet:
         predicted = torch.as_tensor(found).cpu()
         correct = _count(truth[predicted == truth], len(self.samples))
         total = _count(truth, len(self.samples))
-        return Scores(correct, total, self._confusion(truth, predicted))
+        return Scores(correct, total, self._confusion(truth, predicted) if boundary else ())
 
     def _confusion(self, truth: Tensor, predicted: Tensor) -> tuple[tuple[int, ...], ...]:
         rows, columns = self.task_of[truth], self.task_of[predicted]
@@ -143,8 +143,8 @@ class TestBatches:
     def __init__(self, test: Test) -> None:
         self.batches = walkable(test)
 
-    def score(self, learner: Learner) -> Scores:
-        """Per class of `learner.classes`."""
+    def score(self, learner: Learner, *, boundary: bool) -> Scores:
+        """Per class of `learner.classes`; nobody knows the tasks."""
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
         for x, y in pairs(self.batches):

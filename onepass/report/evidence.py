@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from scipy.stats import spearmanr
 
 from onepass import lines
 from onepass.errors import InputError
-from onepass.files import parsed
 from onepass.record import RunFolder
 from onepass.result import Result
 
@@ -31,13 +29,10 @@ def heard(result: Result, probe: str) -> list[dict[str, Any]]:
     """The lines of a probe in a run's folder."""
     if file := lines.file_of(result.out):
         raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
-    path = RunFolder(Path(result.out)).lines_file(probe)
-    if not path.is_file():
+    found = RunFolder(Path(result.out)).said_by(probe)
+    if found is None:
         raise InputError(f"{result.out} was run without --probe {probe}")
-    try:
-        return [parsed(line) for line in path.read_text("utf-8").splitlines()]
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise InputError(f"{path} is damaged: a line is not JSON") from None
+    return found
 
 
 @dataclass(frozen=True)

@@ -71,16 +71,10 @@ class Recorded:
     def _balance(self) -> tuple[list[dict[str, Any]], str]:
         if self.entry.folder is None:
             return [], ""
-        path = RunFolder(Path(self.entry.folder)).lines_file(BALANCE)
-        if not path.is_file():
-            return [], ""
         try:
-            *whole, _ = path.read_text("utf-8").split("\n")
-            found = [files.parsed(line) for line in whole]
-        except (OSError, ValueError):
-            return [], f"{path.name} is damaged"
-        said = all(isinstance(one, dict) for one in found)
-        return (found, "") if said else ([], f"{path.name} is damaged")
+            return RunFolder(Path(self.entry.folder)).said_by(BALANCE) or [], ""
+        except RunError:
+            return [], f"{BALANCE}.jsonl is damaged"
 
 
 def recorded(*paths: Path) -> tuple[list[Recorded], dict[Path, int]]:
