@@ -164,8 +164,8 @@ class RunFolder:
         return counted and bool(points) and points[-1].step == result.steps
 
     def said_by(self, probe: str) -> list[dict[str, Any]] | None:
-        """What a probe has recorded, line by line; None if it did not watch. Half a line, which a kill
-        may leave behind, is no part of it; a finished run has none."""
+        """What a probe has recorded, line by line; None if it did not watch. Half a line, which a
+        kill may leave behind, is no part of it; a finished run has none."""
         path = self.lines_file(probe)
         if not path.is_file():
             return None
