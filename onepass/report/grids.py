@@ -166,20 +166,21 @@ def _compare(
     if several:
         told = (
             f"{method} has several variants here: where none is that of the row itself, there is "
+            "no comparison, and none of a row without memory with several sizes of memory. "
         )
-        notes.append(("", f"{told}no comparison. --against '{method} VARIANT' names one."))
+        notes.append(("", f"{told}--against '{method} VARIANT' names a variant."))
     return notes
 
 
 def _comparable(row: Row, theirs: Sequence[Row]) -> list[Row]:
-    """Those that learned the same stream with the same memory, or with none; of several, the one
-    of the same variant."""
+    """Those that learned the same stream with the same memory, or with none; of several, those of
+    the same variant."""
     found = [
         one
         for one in theirs
         if one.stream == row.stream and (one.memory == row.memory or 0 in (one.memory, row.memory))
     ]
-    return [one for one in found if one.variant == row.variant][:1] or found
+    return [one for one in found if one.variant == row.variant] or found
 
 
 def _comparison_cells(row: Row, other: Row | None, apart: bool) -> dict[str, str]:
