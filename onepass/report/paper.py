@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from onepass import registry
 from onepass.data.catalogue import CATALOGUE
-from onepass.errors import UnknownNameError
-from onepass.job import PRESETS
+from onepass.errors import InputError, UnknownNameError
+from onepass.job import COMMON, PRESETS, Job, preset_names
 from onepass.report import published
 from onepass.report.formats import Cell, Table
 from onepass.report.grids import RANKED, Letters, probability, ranked
@@ -53,7 +53,7 @@ class Cells:
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
         first: dict[tuple[object, ...], Result] = {}
         for one in filter(as_in_the_paper, results):
-            result = replace(one, variant=_what_is_learned(one.variant))
+            result = replace(one, variant=_what_was_chosen(one))
             what = (result.method, result.revision, result.variant)
             key = (*what, result.dataset_identity, result.memory, result.seed)
             first.setdefault(key, result)
@@ -87,15 +87,32 @@ class Cells:
         return [f"{spread.mean:.4f}", deviation, str(spread.n)]
 
     def p_value(self, key: Key, other: Key, dataset: str, memory: int) -> str:
-        """Of the accuracies, over the seeds that both have."""
-        rows = self.get(key, dataset, memory), self.get(other, dataset, memory)
-        if key == other or rows[0] is None or rows[1] is None:
+        """Of what the table shows, over the seeds that both have."""
+        ours, theirs = self.get(key, dataset, memory), self.get(other, dataset, memory)
+        if key == other or ours is None or theirs is None:
             return MISSING
-        return probability(compared(rows[0].accuracies, rows[1].accuracies).t_test)
+        return probability(compared(self.by_seed(ours), self.by_seed(theirs)).t_test)
+
+    def by_seed(self, row: Row) -> Mapping[int, float]:
+        return row.accuracies if self.metric == "accuracy" else row.forgettings
 
 
-def _what_is_learned(variant: str) -> str:
-    return " ".join(word for word in variant.split() if not word.startswith(HOW))
+def _what_was_chosen(result: Result) -> str:
+    """The variant without how the run was carried out, and without what its data decided."""
+    words = result.variant.split()
+    decided = _decided_by_data(result.method, words[0] if words else "", result.dataset_identity)
+    others = [one for one in words if one not in decided] if decided <= set(words) else words
+    return " ".join(one for one in others if not one.startswith(HOW))
+
+
+def _decided_by_data(method: str, first_word: str, dataset: str) -> set[str]:
+    """`mirror=false` (and more repeats) where mirror images are of another class, as the preset or
+    the method itself has it there."""
+    if method not in registry.METHODS.entries:
+        return set()
+    preset = first_word if first_word in preset_names(registry.get(method).learner) else COMMON
+    settings = Job(method, dataset, preset=preset).run_settings
+    return {f"{name}={value}" for name, value in settings.items()}
 
 
 def like(
@@ -110,7 +127,12 @@ def like(
     cells = Cells.of(results, METRICS[name])
     printed = figures_of(name, datasets)
     if name == "table3":
+        if against:
+            raise InputError("table3 is tested against all of gsa, and against nothing else")
         return [_ablations(cells, printed)]
+    ran = {method for method, *_ in cells.rows}
+    if against and against not in ran:
+        raise UnknownNameError("method to compare with", against, ran)
     parts = list(dict.fromkeys(one.dataset for one in printed))
     return [
         _methods(cells, [one for one in printed if one.dataset == part], against) for part in parts

@@ -71,6 +71,7 @@ class Row:
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
     stream: str  # all that is known of it: rows are comparable if they share it
     accuracies: Mapping[int, float]  # by seed
+    forgettings: Mapping[int, float]  # likewise, of those that have one
     where: str  # of the first run
 
 
@@ -231,6 +232,7 @@ def _row(group: list[Result]) -> Row:
         paper_dataset=first.dataset_identity if all(map(as_in_the_paper, group)) else None,
         stream=_stream_of(first),
         accuracies={one.seed: one.accuracy for one in group},
+        forgettings={one.seed: one.forgetting for one in group if one.forgetting is not None},
         where=first.out,
     )
 

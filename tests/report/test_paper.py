@@ -134,6 +134,48 @@ def test_paired_tests_stand_in_the_papers_table_if_they_are_asked_for(tmp_path: 
     assert table["er"][2] == "0.035" and table["gsa"][2] == "-"
 
 
+def test_tests_in_table_2_are_of_forgetting(tmp_path: Path) -> None:
+    lines = [of_the_paper("gsa", s, 30.0 + s, forgetting=9.0 + s * s) for s in range(3)]
+    lines += [of_the_paper("er", s, 29.0 + 0.5 * s, forgetting=5.0) for s in range(3)]
+    file = written(tmp_path / "a.jsonl", *lines)
+    asked = ("--like", "table2", "--dataset", "cifar100", "--format", "markdown")
+    table = cells(onepass("table", file, *asked, "--against", "gsa").out)
+    # -4, -5 and -8: t = 4.714, two degrees of freedom; of the accuracies it would be 0.035
+    assert table["er"][2] == "0.042"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("table1", "--against", "err"), "Valid: gsa"),
+        (("table1", "--against", "gsa", "--format", "csv"), "csv"),
+        (("table3", "--against", "gsa"), "all of gsa"),
+    ],
+    ids=str,
+)
+def test_a_test_that_the_papers_table_has_not_is_refused(
+    asked: tuple, said: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.jsonl", of_the_paper("gsa", 0, 30.0))
+    done = onepass("table", file, "--like", *asked)
+    assert done.status == 2 and said in done.error and not done.out
+
+
+def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
+    """On MNIST, where a mirror image is no image of the class, presets for all data, and
+    gsa-released, do without; whoever chooses other repeats has chosen something."""
+    table = made(
+        tmp_path,
+        of_the_paper("gsa-released", 0, 80.0, "mnist", variant="mirror=false"),
+        of_the_paper("gsa", 0, 90.0, "mnist", variant="best mirror=false repeats=4 every=100"),
+        of_the_paper("gsa", 1, 10.0, "mnist", variant="best mirror=false repeats=3"),
+        of_the_paper("gsa", 2, 10.0, "mnist", variant="best mirror=false"),  # the preset's repeats
+        dataset="mnist",
+    )
+    assert table["gsa-released"][4] == "80.0 (1)"
+    assert table["gsa best"][4] == "**90.0 (1)**"
+
+
 def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", *(of_the_paper("gsa", s, 30.0 + s) for s in range(2)))
     for like, count in (("table1", 17 * 12), ("table2", 17 * 12), ("table3", 10)):
