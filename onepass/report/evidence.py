@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from onepass import lines
-from onepass.errors import InputError
+from onepass.errors import InputError, RunError
 from onepass.record import RunFolder
 from onepass.result import Result
 
@@ -23,6 +23,12 @@ MOST = 0.9  # a share that is called all of it
 MUCH = 1.5  # a ratio that is called much higher
 Of = TypeVar("Of")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
+# What a line of each probe says, as far as it is used here.
+SAID = {
+    "balance": {"p", "n", "pn", "a_pn", "pn_of_tasks"},
+    "losses": {"task", "step", "stream", "replay"},
+    "logits": {"task", "classes", "new", "batches"},
+}
 
 
 def heard(result: Result, probe: str) -> list[dict[str, Any]]:
@@ -32,6 +38,9 @@ def heard(result: Result, probe: str) -> list[dict[str, Any]]:
     found = RunFolder(Path(result.out)).said_by(probe)
     if found is None:
         raise InputError(f"{result.out} was run without --probe {probe}")
+    for lacking in (SAID[probe] - line.keys() for line in found):
+        if lacking:
+            raise RunError(f"{result.out}/{probe}.jsonl is damaged: a line has no {min(lacking)}")
     return found
 
 
@@ -43,8 +52,12 @@ class Course:
 
     @cached_property
     def ends(self) -> list[dict[str, Any]]:
-        """A line for each task."""
-        return [line for line in heard(self.result, "balance") if line.get("ended", True)]
+        """A line for each task. With fewer, another task would be taken for the last."""
+        found = [line for line in heard(self.result, "balance") if line.get("ended", True)]
+        if len(found) != self.result.tasks:
+            told = f"{self.result.out}/balance.jsonl tells of {len(found)} tasks"
+            raise RunError(f"{told}, and the run had {self.result.tasks}")
+        return found
 
     @property
     def tasks(self) -> int:
@@ -57,9 +70,13 @@ class Course:
         return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
 
     def pn(self, t: int, of: int) -> float:
-        """PN(t, t'); minus infinity where old classes had nothing that pushed them up."""
-        rate = self.ends[t]["pn_of_tasks"][of]
-        return -math.inf if rate is None else float(rate)
+        """PN(t, t'); minus infinity where classes had nothing that pushed them up, and not a number
+        where nothing pushed them down either: no softmax, or no rival."""
+        end = self.ends[t]
+        if (rate := end["pn_of_tasks"][of]) is not None:
+            return float(rate)
+        down = any(end["p"][label] for label in self.labels[of])
+        return -math.inf if down else math.nan
 
     def pn_since(self, of: int) -> list[float]:
         """PN(t, t') for t = t' and all later ones."""
@@ -160,7 +177,7 @@ def old_pairs(course: Course) -> list[float]:
 
 
 def share_suppressed(course: Course) -> float:
-    rates = old_pairs(course)
+    rates = [rate for rate in old_pairs(course) if not math.isnan(rate)]
     return sum(rate < -1 for rate in rates) / len(rates) if rates else math.nan
 
 
@@ -200,12 +217,15 @@ def newest_gets_worse(course: Course) -> float:
 
 def last_against_worst(course: Course) -> float:
     *others, last = (imbalance(rates) for rates in course.a_pn_of_tasks)
-    return last - max(others) if others else math.nan
+    known = [one for one in others if not math.isnan(one)]
+    return last - max(known) if known else math.nan
 
 
 def drop(course: Course, name: Literal["p", "n"]) -> float:
-    last = course.tasks - 1
-    return course.mean_gradient(name, last, last) / course.mean_gradient(name, 0, 0)
+    """Of the last task's classes in their task, against the first task's in theirs; not a number
+    where these had no rival, and no gradient."""
+    last, first = course.tasks - 1, course.mean_gradient(name, 0, 0)
+    return course.mean_gradient(name, last, last) / first if first else math.nan
 
 
 def ahead(course: Course) -> float:
@@ -284,7 +304,7 @@ FIG3: tuple[Claim[Course], ...] = (
         "4.2 (2)",
         "and positive ones get still less",
         "P(T, L(T)) / P(1, L(1)) over N(T, L(T)) / N(1, L(1))",
-        lambda course: drop(course, "p") / drop(course, "n"),
+        lambda course: drop(course, "p") / (drop(course, "n") or math.nan),
         below=1,
     ),
     Claim(
@@ -327,7 +347,7 @@ def ratio_of_losses(result: Result) -> float:
     if not found:
         return math.nan
     stream, replay = (mean(line[name] for line in found) for name in ("stream", "replay"))
-    return float(stream / replay)
+    return float(stream / replay) if replay else math.nan
 
 
 LOSSES = (

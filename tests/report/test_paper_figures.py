@@ -115,12 +115,42 @@ def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
     copy.mkdir()
     for path in only.iterdir():
         copy.joinpath(path.name).write_bytes(path.read_bytes())
-    copy.joinpath("balance.jsonl").write_text("{half")
-    done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
-    assert done.status == 2 and "balance.jsonl is damaged" in done.error
+    whole = copy.joinpath("balance.jsonl").read_text().splitlines(keepends=True)
+    for content, said in (
+        ("{half", "balance.jsonl is damaged"),
+        ('{"task": 0}\n', "balance.jsonl is damaged: a line has no a_pn"),
+        ("".join(whole[:-1]), "balance.jsonl tells of 4 tasks, and the run had 5"),
+    ):
+        copy.joinpath("balance.jsonl").write_text(content)
+        done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
+        assert done.status == 2 and said in done.error
 
 
 # ---- what is measured
+
+
+class Silent(Course):
+    """Of a method that trains nothing by a softmax, or whose only class had no rival."""
+
+    ends: ClassVar = [
+        {name: dict.fromkeys(labels) for name in ("p", "n", "pn", "a_pn")}
+        | {"pn_of_tasks": [None] * len(labels)}
+        for labels in ("0", "01", "012")
+    ]
+
+
+def test_where_nothing_was_measured_nothing_is_confirmed():
+    assert all(math.isnan(rate) for rate in Silent(None).pn_since(0))
+    for claim in evidence.FIG1[:3] + evidence.FIG3[:5]:
+        assert claim.judged("runs", [Silent(None)]).verdict == "not measured", claim.number
+
+
+def test_one_class_without_a_rival_has_no_gradient_to_compare_with():
+    first = {"pn": {"0": None}, "pn_of_tasks": [None], "n": {"0": 0.0}, "p": {"0": 0.0}}
+    course = Made(None)
+    course.__dict__["ends"] = [first, *Made.ends[1:]]
+    assert math.isnan(course.pn(0, 0)) and course.pn(2, 1) == -math.inf
+    assert math.isnan(evidence.drop(course, "n")) and math.isnan(evidence.drop(course, "p"))
 
 
 @pytest.mark.parametrize(
