@@ -98,21 +98,22 @@ class Cells:
 
 
 def _what_was_chosen(result: Result) -> str:
-    """The variant without how the run was carried out, and without what its data decided."""
-    words = result.variant.split()
-    decided = _decided_by_data(result.method, words[0] if words else "", result.dataset_identity)
-    others = [one for one in words if one not in decided] if decided <= set(words) else words
-    return " ".join(one for one in others if not one.startswith(HOW))
-
-
-def _decided_by_data(method: str, first_word: str, dataset: str) -> set[str]:
-    """`mirror=false` (and more repeats) where mirror images are of another class, as the preset or
-    the method itself has it there."""
-    if method not in registry.METHODS.entries:
-        return set()
-    preset = first_word if first_word in preset_names(registry.get(method).learner) else COMMON
-    settings = Job(method, dataset, preset=preset).run_settings
-    return {f"{name}={value}" for name, value in settings.items()}
+    """The variant without how the run was carried out, and without settings that change nothing:
+    those that are so by default, by the preset, or by what it makes of such data (MNIST has no
+    mirror images)."""
+    words = [word for word in result.variant.split() if not word.startswith(HOW)]
+    if result.method not in registry.METHODS.entries:
+        return " ".join(words)
+    learner = registry.get(result.method).learner
+    preset = next((word for word in words[:1] if word in preset_names(learner)), COMMON)
+    pairs = [word.partition("=") for word in words]
+    settings = {name: text for name, _, text in pairs if name in learner.setting_names()}
+    alone = Job(result.method, result.dataset_identity, preset=preset)
+    try:
+        same = replace(alone, settings=settings).choices == alone.choices
+    except InputError:  # a setting of another version
+        same = False
+    return " ".join(word for word in words if not (same and word.partition("=")[0] in settings))
 
 
 def like(

@@ -60,7 +60,7 @@ def test_a_cell_is_the_mean_over_seeds_however_they_were_run(tmp_path: Path) -> 
     "other",
     [
         {"variant": "lr=5e-4"},
-        {"variant": "tuned lr=5e-4"},
+        {"variant": "tuned lr=6e-4"},
         {"samples": []},
         {"samples": [[450] * 100, [50] * 100]},
         {"stream": "long-tail"},
@@ -159,6 +159,18 @@ def test_a_test_that_the_papers_table_has_not_is_refused(
     file = written(tmp_path / "a.jsonl", of_the_paper("gsa", 0, 30.0))
     done = onepass("table", file, "--like", *asked)
     assert done.status == 2 and said in done.error and not done.out
+
+
+def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) -> None:
+    """As experiments/ablations.toml says `adaptive` of the whole."""
+    table = made(
+        tmp_path,
+        of_the_paper("gsa", 0, 20.0, variant="weights=adaptive precision=bf16"),
+        of_the_paper("gsa", 1, 22.0, variant="weights=gone"),
+        of_the_paper("gsa", 0, 30.0, variant="tuned lr=3e-4"),
+        of_the_paper("gsa", 1, 40.0, variant="tuned lr=1e-3"),  # the default, but not the preset's
+    )
+    assert (table["gsa"][0], table["gsa tuned"][0]) == ("20.0 (1)", "**30.0 (1)**")
 
 
 def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
