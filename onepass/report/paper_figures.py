@@ -21,9 +21,11 @@ from onepass.report import evidence
 from onepass.report.evidence import Course, Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.result import Result
+from onepass.words import plain
 
 SHOWN_TASKS = 4
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
+HEADER = "| paper | it says | runs | measured | verdict |"
 LOWEST = -6.0  # PN below is drawn at the edge
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
@@ -77,8 +79,8 @@ def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
     for (axes,), (setting, panel) in zip(grid, panels.items(), strict=True):
         _by_class(axes, panel)
         axes.set_title(_told(setting))
-        trios = _trios([result for runs in panel.values() for result in runs])
-        found += [claim.judged(_told(setting), trios) for claim in evidence.FIG7]
+        for name, trios in _trios([result for runs in panel.values() for result in runs]).items():
+            found += [claim.judged(f"{_told(setting)}: {name}", trios) for claim in evidence.FIG7]
     _finish(figure, output)
     return found
 
@@ -151,16 +153,19 @@ PAPER_FIGURES: dict[str, Callable[[Sequence[Result], Path], list[Observation]]] 
 def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     """Draws a figure, and says in a file of its name, ending in .md, what follows from it."""
     check_suffix(output)
+    beside = output.with_suffix(".md")
+    if beside.exists() and not beside.read_bytes().startswith(HEADER.encode()):
+        raise InputError(f"{beside} would be replaced, and is no page of a figure: name it otherwise")
     with mpl.rc_context(STYLE):
         found = PAPER_FIGURES[what](results, output)
     text = as_markdown(found)
-    write_atomically(output.with_suffix(".md"), lambda file: file.write(text.encode()))
+    write_atomically(beside, lambda file: file.write(text.encode()))
     return text
 
 
 def as_markdown(found: Sequence[Observation]) -> str:
     """A table with a line for each observation."""
-    lines = ["| paper | it says | runs | measured | verdict |", "|---|---|---|---|---|"]
+    lines = [HEADER, "|---|---|---|---|---|"]
     for one in found:
         cells = (one.where, one.claim, one.runs, one.measured, f"**{one.verdict}**")
         escaped = (cell.replace("|", "\\|") for cell in cells)
@@ -203,18 +208,32 @@ def _courses(runs: Sequence[Result]) -> list[Course]:
     return [Course(run) for run in runs]
 
 
-def _trios(results: Sequence[Result]) -> list[Trio]:
-    """With the GSA-CE loss, without it, and joint training, by seed."""
-    kinds: dict[str, dict[int, Course]] = {"adaptive": {}, "none": {}, "joint": {}}
+def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
+    """With the GSA-CE loss, without it, and joint training, by seed: for each method and variant
+    that was run with and without, differing in nothing else."""
+    kinds: dict[str, dict[str, dict[int, Course]]] = {"adaptive": {}, "none": {}}
+    joint: dict[int, Course] = {}
     for result in results:
-        kind = "joint" if result.tasks == 1 else str(result.settings.get("weights"))
-        kinds.get(kind, {})[result.seed] = Course(result)
-    seeds = set.intersection(*(set(found) for found in kinds.values()))
-    if not seeds:
+        if result.tasks == 1:
+            if joint.setdefault(result.seed, course := Course(result)) is not course:
+                raise InputError(f"there are two runs of joint training with seed {result.seed}")
+        elif (kind := str(result.settings.get("weights"))) in kinds:
+            words = [word for word in result.variant.split() if not word.startswith("weights=")]
+            name = plain(" ".join([result.method, *words]))
+            kinds[kind].setdefault(name, {})[result.seed] = Course(result)
+    found = {
+        name: [
+            Trio(adaptive[seed], without[seed], joint[seed])
+            for seed in sorted(adaptive.keys() & without.keys() & joint.keys())
+        ]
+        for name, adaptive in kinds["adaptive"].items()
+        if (without := kinds["none"].get(name))
+    }
+    if not any(found.values()):
         raise InputError(
             "this figure needs runs of gsa, of gsa with weights=none and of joint with one seed"
         )
-    return [Trio(*(kinds[kind][seed] for kind in kinds)) for seed in sorted(seeds)]
+    return {name: trios for name, trios in found.items() if trios}
 
 
 # ---- what is drawn

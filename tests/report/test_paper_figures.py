@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from command import onepass
 from PIL import Image
 
-from onepass.report import evidence
+from onepass.errors import InputError
+from onepass.report import evidence, paper_figures
 from onepass.report.evidence import Claim, Course, decomposed, rank_correlation
 from onepass.report.tables import read
 
@@ -107,6 +109,42 @@ def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
     for what, missing in (("fig3", "joint"), ("fig7", "joint")):
         done = onepass("figure", what, only, "-o", tmp_path / "one.png")
         assert done.status == 2 and missing in done.error
+
+
+def of_seed(seed, variant="", weights="adaptive", tasks=5):
+    """As much of a result as says which runs belong together."""
+    method = "gsa" if tasks > 1 else "joint"
+    settings = {"weights": weights} if tasks > 1 else {}
+    return SimpleNamespace(
+        method=method, seed=seed, variant=variant, settings=settings, tasks=tasks
+    )
+
+
+def test_with_and_without_the_loss_nothing_else_differs():
+    """A third kind of gsa in the folder would otherwise stand for the whole of it."""
+    joint = [of_seed(seed, tasks=1) for seed in (0, 1)]
+    whole, without = of_seed(1), of_seed(1, "weights=none", "none")
+    others = [
+        of_seed(1, "sampling=random"),
+        of_seed(1, "lr=1 weights=none", "none"),
+        of_seed(1, "weights=w", "w"),
+        of_seed(0),  # has no other with it
+    ]
+    found = paper_figures._trios([whole, without, *others, *joint])
+    assert list(found) == ["gsa"]
+    assert [[one.result for one in trio] for trio in found["gsa"]] == [[whole, without, joint[1]]]
+    more = [of_seed(0, "lr=1"), of_seed(0, "lr=1 weights=none", "none")]
+    assert list(paper_figures._trios([whole, without, *more, *joint])) == ["gsa", "gsa lr=1"]
+    with pytest.raises(InputError, match="two runs of joint"):
+        paper_figures._trios([whole, without, joint[1], of_seed(1, "lr=1", tasks=1)])
+
+
+def test_a_page_of_somebody_elses_is_not_replaced(runs, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("# Mine\n")
+    done = onepass("figure", "loss-curves", runs, "-o", tmp_path / "README.png")
+    assert done.status == 2 and "README.md" in done.error
+    assert page.read_text() == "# Mine\n" and list(tmp_path.iterdir()) == [page]
 
 
 def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
