@@ -26,7 +26,6 @@ from onepass.words import plain
 SHOWN_TASKS = 4
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
 HEADER = "| paper | it says | runs | measured | verdict |"
-LOWEST = -6.0  # PN below is drawn at the edge
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
@@ -41,9 +40,12 @@ def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
     ]
     figure, grid = _sheet(len(rows), 2)
     for axes, (setting, name, courses) in zip(grid, rows, strict=True):
-        _over_tasks(axes[0], courses, Course.pn_since)
+        rates = [rate for one in courses for of in range(one.tasks) for rate in one.pn_since(of)]
+        edge = 1.1 * min(filter(math.isfinite, rates), default=-1.0)
+        _over_tasks(axes[0], courses, Course.pn_since, edge)
         axes[0].axhline(-1, color="0.4", linewidth=0.8)
-        axes[0].set(ylabel="PN", title=f"{_told(setting)}: {name}")
+        label = "PN (lowest: minus infinity)" if -math.inf in rates else "PN"
+        axes[0].set(ylabel=label, title=f"{_told(setting)}: {name}")
         _over_tasks(axes[1], courses, Course.accuracy_since)
         axes[1].set(ylabel="accuracy (%)", ylim=(0, 102), title="accuracy of these tasks")
     _finish(figure, output)
@@ -251,29 +253,41 @@ def _finish(figure: Figure, output: Path) -> None:
 
 
 def _over_tasks(
-    axes: Axes, courses: Sequence[Course], values: Callable[[Course, int], list[float]]
+    axes: Axes,
+    courses: Sequence[Course],
+    values: Callable[[Course, int], list[float]],
+    edge: float = 0.0,
 ) -> None:
     """A curve for each of four tasks, from when it is learned, over the seeds."""
     count = courses[0].tasks
     shown = sorted({round(place * (count - 1) / SHOWN_TASKS) for place in range(SHOWN_TASKS)})
     for colour, of in zip(COLOURS, shown, strict=False):
         curves = [
-            {of + 1 + later: max(value, LOWEST) for later, value in enumerate(values(course, of))}
+            {of + 1 + later: value for later, value in enumerate(values(course, of))}
             for course in courses
         ]
-        _band(axes, curves, colour, f"task {of + 1}", marker="o", markersize=3)
+        _band(axes, curves, colour, f"task {of + 1}", edge, marker="o", markersize=3)
     axes.set_xlabel("tasks learned")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=8)
 
 
 def _band(
-    axes: Axes, curves: Sequence[dict[int, float]], colour: Any, label: str, **style: Any
+    axes: Axes,
+    curves: Sequence[dict[int, float]],
+    colour: Any,
+    label: str,
+    edge: float = 0.0,
+    **style: Any,
 ) -> None:
-    """Mean and standard deviation of curves over what they have in common."""
+    """Mean and standard deviation of curves over what they have in common; minus infinity stands at
+    the edge."""
     places = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[place] for place in places] for curve in curves])
-    middle, wide = values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        middle, wide = values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+    infinite = np.isneginf(middle)
+    middle[infinite], wide[infinite] = edge, 0.0
     axes.plot(places, middle, color=colour, label=label, **style)
     axes.fill_between(places, middle - wide, middle + wide, color=colour, alpha=0.15, linewidth=0)
 

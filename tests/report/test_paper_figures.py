@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from command import onepass
+from matplotlib.figure import Figure
 from PIL import Image
 
 from onepass.errors import InputError
@@ -162,6 +163,13 @@ def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
         copy.joinpath("balance.jsonl").write_text(content)
         done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
         assert done.status == 2 and said in done.error
+
+
+def test_curves_are_drawn_at_their_means_however_low_and_infinity_at_the_edge():
+    axes = Figure().subplots()
+    curves = [{1: -1.0, 2: -9.0, 3: -2.0}, {1: -1.0, 2: -11.0, 3: -math.inf}]
+    paper_figures._band(axes, curves, "0", "task 1", edge=-12.0)
+    assert axes.lines[0].get_ydata().tolist() == [-1.0, -10.0, -12.0]
 
 
 # ---- what is measured
