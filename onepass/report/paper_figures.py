@@ -320,9 +320,16 @@ def _against_accuracy(axes: Axes, panel: Panel) -> None:
 
 
 def _order(panel: Panel) -> list[str]:
-    """Classes as they arrive where they do so in tasks."""
+    """Classes as they arrive where they do so in tasks, which have to be the same for all seeds:
+    rates are averaged class by class."""
     runs = max(panel.values(), key=lambda runs: runs[0].tasks)
-    return list(Course(runs[0]).ends[-1]["a_pn"])
+    courses = _courses(runs)
+    if any(list(map(set, one.labels)) != list(map(set, courses[0].labels)) for one in courses):
+        raise InputError(
+            f"{runs[0].method} has other classes in a task from seed to seed, and no order of "
+            "arrival that could be drawn"
+        )
+    return list(courses[0].ends[-1]["a_pn"])
 
 
 def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:

@@ -140,6 +140,20 @@ def test_with_and_without_the_loss_nothing_else_differs():
         paper_figures._trios([whole, without, joint[1], of_seed(1, "lr=1", tasks=1)])
 
 
+def test_classes_that_arrive_otherwise_in_each_seed_have_no_order(monkeypatch):
+    labels = {0: [["0", "1"], ["2"]], 1: [["1", "0"], ["2"]], 2: [["2", "1"], ["0"]]}
+
+    def course(run):
+        arrived = [label for group in labels[run.seed] for label in group]
+        return SimpleNamespace(labels=labels[run.seed], ends=[{"a_pn": dict.fromkeys(arrived)}])
+
+    monkeypatch.setattr(paper_figures, "Course", course)
+    panel = {"gsa": [of_seed(0), of_seed(1)], "joint": [of_seed(2, tasks=1)]}
+    assert paper_figures._order(panel) == ["0", "1", "2"]
+    with pytest.raises(InputError, match="order of arrival"):
+        paper_figures._order({"gsa": [of_seed(0), of_seed(2)]})
+
+
 def test_a_page_of_somebody_elses_is_not_replaced(runs, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("# Mine\n")
