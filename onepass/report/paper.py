@@ -10,6 +10,7 @@ the first counts. What was not run is shown as missing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,7 @@ from onepass.words import plain
 LIKE = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
+EARLIER = "earlier"  # of a variant by a preset that is another one now
 # How a run is carried out and watched, and not what it learns.
 HOW = ("precision=", "engine=", "threads=", "deterministic=", "every=", "prequential=")
 # The rows of Table 3, as `--set` has them.
@@ -113,7 +115,15 @@ def _what_was_chosen(result: Result) -> str:
         same = replace(alone, settings=settings).choices == alone.choices
     except InputError:  # a setting of another version
         same = False
+    if same and _has_changed(alone, result):
+        return " ".join([*words, EARLIER])
     return " ".join(word for word in words if not (same and word.partition("=")[0] in settings))
+
+
+def _has_changed(preset: Job, result: Result) -> bool:
+    """Whether the preset by which a run was made was another one then; old lines do not tell."""
+    now = json.loads(json.dumps(preset.chosen_settings()))
+    return any(result.settings.get(name, value) != value for name, value in now.items())
 
 
 def like(

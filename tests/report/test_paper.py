@@ -173,6 +173,14 @@ def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) ->
     assert (table["gsa"][0], table["gsa tuned"][0]) == ("20.0 (1)", "**30.0 (1)**")
 
 
+def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -> None:
+    lines = [
+        of_the_paper("gsa", seed, 30.0 + seed, variant="tuned", settings={"lr": lr})
+        for seed, lr in enumerate((3e-4, 3e-4, 7e-4))
+    ]
+    assert made(tmp_path, *lines)["gsa tuned"][0] == "30.5 ± 0.7 (2)"
+
+
 def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
     """On MNIST, where a mirror image is no image of the class, presets for all data, and
     gsa-released, do without; whoever chooses other repeats has chosen something."""
