@@ -62,7 +62,7 @@ function best() {
         value: (one) => one.order[place]?.name,
         cell: ({ order }) => (order[place] ? [make("span", {}, word(order[place].name), " ", spread(order[place].accuracy), ` (n=${order[place].seeds.length})`)] : [MISSING]),
       })),
-      { label: "methods", number: true, value: (one) => one.order.length, cell: (one) => [String(one.order.length)] },
+      { label: "rows", number: true, value: (one) => one.order.length, cell: (one) => [String(one.order.length)] },
     ],
     rows: settings().map((one) => ({
       name: one.name, order: one.rows.filter((row) => !isReference(row)),
