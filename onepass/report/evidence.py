@@ -57,7 +57,15 @@ class Course:
         if len(found) != self.result.tasks:
             told = f"{self.result.out}/balance.jsonl tells of {len(found)} tasks"
             raise RunError(f"{told}, and the run had {self.result.tasks}")
+        self._check_tasks(_arrivals(found))
         return found
+
+    def _check_tasks(self, arrived: list[list[str]]) -> None:
+        stream = (RunFolder(Path(self.result.out)).description() or {}).get("stream", {})
+        tasks = [set(map(str, group)) for group in stream.get("classes", arrived)]
+        if any(not task.issuperset(new) for task, new in zip(tasks, arrived, strict=True)):
+            told = f"{self.result.out}: classes come in other tasks than their own"
+            raise InputError(f"{told}, and the paper's observations are of tasks")
 
     @property
     def tasks(self) -> int:
@@ -66,8 +74,7 @@ class Course:
     @cached_property
     def labels(self) -> list[list[str]]:
         """The classes of each task, in order of arrival."""
-        known = [list(line["pn"]) for line in self.ends]
-        return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
+        return _arrivals(self.ends)
 
     def pn(self, t: int, of: int) -> float:
         """PN(t, t'); minus infinity where classes had nothing that pushed them up, and not a number
@@ -88,7 +95,7 @@ class Course:
 
     def mean_gradient(self, name: Literal["p", "n"], t: int, of: int) -> float:
         """P or N(t, L(t')): the mean over the classes of a task."""
-        return mean(_number(self.ends[t][name][label]) for label in self.labels[of])
+        return _mean_of_numbers([_number(self.ends[t][name][label]) for label in self.labels[of]])
 
     def rates_of_first_task(self) -> list[float]:
         return [_number(rate) for rate in self.ends[0]["pn"].values()]
@@ -108,6 +115,12 @@ class Course:
     def a_pn_of_tasks(self) -> list[list[float]]:
         rates = self.ends[-1]["a_pn"]
         return [[_number(rates[label]) for label in group] for group in self.labels]
+
+
+def _arrivals(ends: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """The classes that each line tells of and the one before does not."""
+    known = [list(line["pn"]) for line in ends]
+    return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
 
 
 class Observation(NamedTuple):

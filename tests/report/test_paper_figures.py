@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -112,6 +113,24 @@ def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
         assert done.status == 2 and missing in done.error
 
 
+def copied(runs, folder):
+    """The first run of er."""
+    (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
+    return Path(shutil.copytree(only, folder / only.name))
+
+
+def test_a_stream_whose_tasks_share_classes_is_refused(runs, tmp_path):
+    """As those of a blurry stream do; here the record says that two classes changed places."""
+    copy = copied(runs, tmp_path)
+    record = copy / "run.json"
+    said = json.loads(record.read_text())
+    first, *_, last = said["stream"]["classes"]
+    first[0], last[0] = last[0], first[0]
+    record.write_text(json.dumps(said))
+    done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
+    assert done.status == 2 and "other tasks than their own" in done.error
+
+
 def of_seed(seed, variant="", weights="adaptive", tasks=5):
     """As much of a result as says which runs belong together."""
     method = "gsa" if tasks > 1 else "joint"
@@ -163,11 +182,7 @@ def test_a_page_of_somebody_elses_is_not_replaced(runs, tmp_path):
 
 
 def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
-    (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
-    copy = tmp_path / only.name
-    copy.mkdir()
-    for path in only.iterdir():
-        copy.joinpath(path.name).write_bytes(path.read_bytes())
+    copy = copied(runs, tmp_path)
     whole = copy.joinpath("balance.jsonl").read_text().splitlines(keepends=True)
     for content, said in (
         ("{half", "balance.jsonl is damaged"),
