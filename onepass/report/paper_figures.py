@@ -157,7 +157,9 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     check_suffix(output)
     beside = output.with_suffix(".md")
     if beside.exists() and not beside.read_bytes().startswith(HEADER.encode()):
-        raise InputError(f"{beside} would be replaced, and is no page of a figure: name it otherwise")
+        raise InputError(
+            f"{beside} would be replaced, and is no page of a figure: name it otherwise"
+        )
     with mpl.rc_context(STYLE):
         found = PAPER_FIGURES[what](results, output)
     text = as_markdown(found)
