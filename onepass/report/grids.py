@@ -217,7 +217,7 @@ def check_columns(names: Iterable[str], valid: Iterable[str]) -> None:
 
 def _cells(row: Row, apart: bool) -> dict[str, str]:
     measured = {"accuracy": row.accuracy, "forgetting": row.forgetting, "any-time": row.anytime}
-    shown = {name: str(spread or "-") for name, spread in measured.items()}
+    shown = {name: _of_so_many(spread, row.runs) for name, spread in measured.items()}
     seconds = {"seconds": row.seconds}
     return {
         "method": plain(row.method),
@@ -230,6 +230,17 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
         **(_costs_apart(row) if apart else _costs(row)),
         "device": plain(row.device),
     }
+
+
+def _of_so_many(spread: Spread | None, runs: int) -> str:
+    """With how many of the runs have it, if it is not all.
+
+    >>> _of_so_many(Spread(5.0, None, 1), 3), _of_so_many(None, 3)
+    ('5.0 (1 of 3)', '-')
+    """
+    if spread is None:
+        return "-"
+    return str(spread) if spread.n == runs else f"{spread} ({spread.n} of {runs})"
 
 
 def _costs(row: Row) -> dict[str, str]:

@@ -35,7 +35,7 @@ class Spread:
 
     @classmethod
     def over(cls, values: Iterable[float | None]) -> Spread | None:
-        """Nothing where a value is missing.
+        """Of those that are known; nothing if none is.
 
         >>> print(Spread.over([90.0, 92.0, 94.0]))
         92.0 ± 2.0
