@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-import numpy as np
 from scipy.stats import spearmanr
 
-from onepass import lines
-from onepass.errors import InputError, RunError
-from onepass.record import RunFolder
+from onepass.report.courses import Course, heard, mean_of_numbers, number
 from onepass.result import Result
 
 CLOSE = 0.1  # a rate that is so near to -1 is called balanced
@@ -23,104 +18,6 @@ MOST = 0.9  # a share that is called all of it
 MUCH = 1.5  # a ratio that is called much higher
 Of = TypeVar("Of")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
-# What a line of each probe says, as far as it is used here.
-SAID = {
-    "balance": {"p", "n", "pn", "a_pn", "pn_of_tasks"},
-    "losses": {"task", "step", "stream", "replay"},
-    "logits": {"task", "classes", "new", "batches"},
-}
-
-
-def heard(result: Result, probe: str) -> list[dict[str, Any]]:
-    """The lines of a probe in a run's folder."""
-    if file := lines.file_of(result.out):
-        raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
-    found = RunFolder(Path(result.out)).said_by(probe)
-    if found is None:
-        raise InputError(f"{result.out} was run without --probe {probe}")
-    for lacking in (SAID[probe] - line.keys() for line in found):
-        if lacking:
-            raise RunError(f"{result.out}/{probe}.jsonl is damaged: a line has no {min(lacking)}")
-    return found
-
-
-@dataclass(frozen=True)
-class Course:
-    """The rates of one run as its tasks ended; tasks are counted from 0."""
-
-    result: Result
-
-    @cached_property
-    def ends(self) -> list[dict[str, Any]]:
-        """A line for each task. With fewer, another task would be taken for the last."""
-        found = [line for line in heard(self.result, "balance") if line.get("ended", True)]
-        if len(found) != self.result.tasks:
-            told = f"{self.result.out}/balance.jsonl tells of {len(found)} tasks"
-            raise RunError(f"{told}, and the run had {self.result.tasks}")
-        self._check_tasks(_arrivals(found))
-        return found
-
-    def _check_tasks(self, arrived: list[list[str]]) -> None:
-        stream = (RunFolder(Path(self.result.out)).description() or {}).get("stream", {})
-        tasks = [set(map(str, group)) for group in stream.get("classes", arrived)]
-        if any(not task.issuperset(new) for task, new in zip(tasks, arrived, strict=True)):
-            told = f"{self.result.out}: classes come in other tasks than their own"
-            raise InputError(f"{told}, and the paper's observations are of tasks")
-
-    @property
-    def tasks(self) -> int:
-        return len(self.ends)
-
-    @cached_property
-    def labels(self) -> list[list[str]]:
-        """The classes of each task, in order of arrival."""
-        return _arrivals(self.ends)
-
-    def pn(self, t: int, of: int) -> float:
-        """PN(t, t'); minus infinity where classes had nothing that pushed them up, and not a number
-        where nothing pushed them down either: no softmax, or no rival."""
-        end = self.ends[t]
-        if (rate := end["pn_of_tasks"][of]) is not None:
-            return float(rate)
-        down = any(end["p"][label] for label in self.labels[of])
-        return -math.inf if down else math.nan
-
-    def pn_since(self, of: int) -> list[float]:
-        """PN(t, t') for t = t' and all later ones."""
-        return [self.pn(t, of) for t in range(of, self.tasks)]
-
-    def accuracy_since(self, of: int) -> list[float]:
-        matrix = self.result.accuracy_matrix
-        return [_number(matrix[t][of]) for t in range(of, self.tasks)]
-
-    def mean_gradient(self, name: Literal["p", "n"], t: int, of: int) -> float:
-        """P or N(t, L(t')): the mean over the classes of a task."""
-        return _mean_of_numbers([_number(self.ends[t][name][label]) for label in self.labels[of]])
-
-    def rates_of_first_task(self) -> list[float]:
-        return [_number(rate) for rate in self.ends[0]["pn"].values()]
-
-    @cached_property
-    def a_pn(self) -> list[float]:
-        """A-PN after the last task, by class in order of arrival."""
-        return [_number(rate) for rate in self.ends[-1]["a_pn"].values()]
-
-    @cached_property
-    def class_accuracy(self) -> list[float]:
-        """Likewise, the accuracy."""
-        found = self.result.class_accuracy
-        return [_number(found[int(label)]) for label in self.ends[-1]["a_pn"]]
-
-    @cached_property
-    def a_pn_of_tasks(self) -> list[list[float]]:
-        rates = self.ends[-1]["a_pn"]
-        return [[_number(rates[label]) for label in group] for group in self.labels]
-
-
-def _arrivals(ends: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """The classes that each line tells of and the one before does not."""
-    known = [list(line["pn"]) for line in ends]
-    return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
 
 
 class Observation(NamedTuple):
@@ -200,7 +97,7 @@ def over_tasks(course: Course, of_one: Callable[[int], Sequence[float]]) -> floa
         rank_correlation(range(of + 1, course.tasks), of_one(of)[1:])
         for of in range(course.tasks - 1)
     ]
-    return _mean_of_numbers(found)
+    return mean_of_numbers(found)
 
 
 def trend_of_pn(course: Course) -> float:
@@ -215,7 +112,7 @@ def trend_of_pull(course: Course) -> float:
 
 
 def accuracy_follows(course: Course) -> float:
-    return _mean_of_numbers(
+    return mean_of_numbers(
         [
             rank_correlation(course.pn_since(of), course.accuracy_since(of))
             for of in range(course.tasks - 1)
@@ -244,7 +141,7 @@ def drop(course: Course, name: Literal["p", "n"]) -> float:
 def ahead(course: Course) -> float:
     """By how many points the last task is ahead of the others, on average."""
     *others, last = course.result.accuracy_matrix[-1]
-    return _number(last) - mean(map(_number, others)) if others else math.nan
+    return number(last) - mean(map(number, others)) if others else math.nan
 
 
 FIG1 = (
@@ -331,7 +228,7 @@ FIG3: tuple[Claim[Course], ...] = (
         "4.2 (3)",
         "the negative gradients of new classes prevail (A-PN > -1)",
         "mean A-PN of the last task's classes",
-        lambda course: _mean_of_numbers(course.a_pn_of_tasks[-1]),
+        lambda course: mean_of_numbers(course.a_pn_of_tasks[-1]),
         above=-1,
     ),
     Claim(
@@ -397,14 +294,14 @@ def rises(trio: Trio) -> float:
 def _change(trio: Trio, chosen: Callable[[float], bool]) -> float:
     """The mean change by the loss over those classes whose rate without it is so."""
     pairs = zip(trio.adaptive.a_pn, trio.plain.a_pn, strict=True)
-    return _mean_of_numbers([now - before for now, before in pairs if chosen(before)])
+    return mean_of_numbers([now - before for now, before in pairs if chosen(before)])
 
 
 def distance(one: Course, other: Course) -> float:
     """The mean difference of A-PN, class by class."""
     theirs = dict(zip(other.ends[-1]["a_pn"], other.a_pn, strict=True))
     own = zip(one.ends[-1]["a_pn"], one.a_pn, strict=True)
-    return _mean_of_numbers([abs(rate - theirs[label]) for label, rate in own])
+    return mean_of_numbers([abs(rate - theirs[label]) for label, rate in own])
 
 
 FIG7: tuple[Claim[Trio], ...] = (
@@ -437,85 +334,3 @@ FIG7: tuple[Claim[Trio], ...] = (
         below=0,
     ),
 )
-
-
-# ---- Proposition 1
-
-
-class Decomposed(NamedTuple):
-    """Of one sample: the cross-entropy, the decomposed loss, and the gap by its closed form."""
-
-    ce: float
-    decomposed: float
-    gap: float
-    new: bool
-    task: int
-
-
-def decomposed(logits: Sequence[float], y: int, new: Sequence[bool], task: int = 0) -> Decomposed:
-    """L_ce = -log e_y / sum_all; L_decom = -log e_y / A - log e_y / B, with A the sum of e^o over
-    y's own side and B that over the other side and y; their difference is
-
-        log(1 + (A - e_y)(B - e_y) / (e_y (A + B - e_y))) >= 0
-
-    >>> round(math.exp(decomposed([0.0, 0.0, 0.0], 0, [True, True, False]).gap), 6)  # 1 + 1/3
-    1.333333
-    """
-    o = np.asarray(logits, dtype=np.float64) - logits[y]  # then e_y = 1
-    own = np.asarray(new) == new[y]
-    a, b = np.logaddexp.reduce(o[own]), np.logaddexp.reduce(np.append(o[~own], 0.0))  # log A, log B
-    rest_a, rest_b = (np.expm1(one) for one in (a, b))  # A - e_y and B - e_y
-    gap = np.log1p(rest_a * rest_b / (1 + rest_a + rest_b))
-    return Decomposed(float(np.logaddexp.reduce(o)), float(a + b), float(gap), bool(new[y]), task)
-
-
-def decompositions(result: Result) -> list[Decomposed]:
-    """Of every sample that the logits probe kept and that was trained."""
-    found = []
-    for line in heard(result, "logits"):
-        classes = line["classes"]
-        new = [label in line["new"] for label in classes]
-        for batch in line["batches"]:
-            rows = zip(batch["logits"], batch["y"], batch["weight"], strict=True)
-            found += [
-                decomposed(logits, classes.index(y), new, line["task"])
-                for logits, y, weight in rows
-                if weight
-            ]
-    return found
-
-
-def proposition_1(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
-    gaps = [one.decomposed - one.ce for one in samples]
-    error = max(abs(gap - one.gap) for gap, one in zip(gaps, samples, strict=True))
-    rounding = 1e-12 * max(1.0, *(one.decomposed for one in samples))
-    sides = [
-        mean([one.gap for one in samples if one.new is side] or [0.0]) for side in (True, False)
-    ]
-    of = f"{len(samples)} samples"
-    return [
-        Observation(
-            "5.1, Prop. 1",
-            "L_decom >= L_ce for every sample",
-            runs,
-            f"smallest gap {min(gaps):.2g} of {of}; "
-            f"mean {sides[0]:.3g} (new), {sides[1]:.3g} (old)",
-            "confirmed" if min(gaps) >= -rounding else "contradicted",
-        ),
-        Observation(
-            "5.1, Prop. 1",
-            "L_decom - L_ce = log(1 + (A - e)(B - e) / (e (A + B - e)))",
-            runs,
-            f"largest difference {error:.2g} over {of} (< 1e-6)",
-            "confirmed" if error < 1e-6 else "contradicted",
-        ),
-    ]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _mean_of_numbers(values: Sequence[float]) -> float:
-    found = [value for value in values if math.isfinite(value)]
-    return mean(found) if found else math.nan

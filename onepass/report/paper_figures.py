@@ -17,8 +17,9 @@ from matplotlib.ticker import MaxNLocator
 
 from onepass.errors import InputError
 from onepass.files import write_atomically
-from onepass.report import evidence
-from onepass.report.evidence import Course, Observation, Trio
+from onepass.report import evidence, proposition
+from onepass.report.courses import Course
+from onepass.report.evidence import Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.result import Result
 from onepass.words import plain
@@ -120,7 +121,7 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     figure, grid = _sheet(len(rows), 2)
     found = []
     for axes, (setting, name, runs) in zip(grid, rows, strict=True):
-        samples = [one for run in runs for one in evidence.decompositions(run)]
+        samples = [one for run in runs for one in proposition.decompositions(run)]
         if not samples:
             raise InputError(
                 f"{runs[0].method} trains no sample by a softmax: nothing to decompose"
@@ -138,7 +139,7 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[0].set(xlabel="cross-entropy", ylabel="decomposed loss", title=of)
         axes[0].legend(frameon=False)
         axes[1].set(xlabel="gap by its closed form", ylabel="gap as measured", title="the gap")
-        found += evidence.proposition_1(of, samples)
+        found += proposition.observed(of, samples)
     _finish(figure, output)
     return found
 

@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from onepass.errors import InputError
-from onepass.report import evidence, paper_figures
-from onepass.report.evidence import Claim, Course, decomposed, rank_correlation
+from onepass.report import evidence, paper_figures, proposition
+from onepass.report.courses import Course
+from onepass.report.evidence import Claim, rank_correlation
+from onepass.report.proposition import decomposed
 from onepass.report.tables import read
 
 SWEEP = """
@@ -311,10 +313,10 @@ def test_the_decomposed_loss_of_random_logits_is_above_by_the_closed_form():
 
 def test_a_gap_that_is_not_the_closed_form_is_seen():
     right = [decomposed([1.0, 2.0, 3.0], y, [True, True, False]) for y in range(3)]
-    verdicts = [one.verdict for one in evidence.proposition_1("runs", right)]
+    verdicts = [one.verdict for one in proposition.observed("runs", right)]
     assert verdicts == ["confirmed", "confirmed"]
     wrong = [right[0]._replace(decomposed=right[0].ce - 0.1)]
-    verdicts = [one.verdict for one in evidence.proposition_1("runs", wrong)]
+    verdicts = [one.verdict for one in proposition.observed("runs", wrong)]
     assert verdicts == ["contradicted", "contradicted"]
 
 
@@ -322,7 +324,7 @@ def test_logged_samples_are_decomposed_with_the_classes_of_their_time(runs):
     folder = next(path.parent for path in runs.glob("gsa-*/result.json"))
     lines = [json.loads(line) for line in (folder / "logits.jsonl").read_text().splitlines()]
     count = sum(sum(batch["weight"]) for line in lines for batch in line["batches"])
-    samples = evidence.decompositions(read(Path(folder))[0])
+    samples = proposition.decompositions(read(Path(folder))[0])
     assert len(samples) == count
     assert all(one.gap == 0 for one in samples if one.task == 0)  # there is no old class
     assert {one.new for one in samples if one.task == 4} == {True, False}
