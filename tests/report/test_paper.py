@@ -13,6 +13,7 @@ from command import onepass
 from figures_of_runs import of_the_paper, told, written
 from test_formats import check_tabular
 
+from onepass import sweep
 from onepass.report import paper
 from onepass.report.published import figures
 
@@ -162,7 +163,6 @@ def test_a_test_that_the_papers_table_has_not_is_refused(
 
 
 def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) -> None:
-    """As experiments/ablations.toml says `adaptive` of the whole."""
     table = made(
         tmp_path,
         of_the_paper("gsa", 0, 20.0, variant="weights=adaptive precision=bf16"),
@@ -179,6 +179,17 @@ def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -
         for seed, lr in enumerate((3e-4, 3e-4, 7e-4))
     ]
     assert made(tmp_path, *lines)["gsa tuned"][0] == "30.5 ± 0.7 (2)"
+
+
+def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
+    """The whole too, as the variant that says nothing, with all seeds that the parts have."""
+    planned = sweep.read(ROOT / "experiments/ablations.toml", device="cpu")
+    seeds: dict[str, set[int]] = {}
+    for job in (one.job for one in planned):
+        words = [word for word in job.variant.split() if not word.startswith(paper.HOW)]
+        seeds.setdefault(" ".join(words), set()).add(job.seed)
+    for variant in ("", *paper.ABLATIONS.values()):
+        assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3
 
 
 def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
