@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from scipy.stats import spearmanr
+from scipy.stats import t as student_t
 
 from onepass.report.courses import Course, heard, mean_of_numbers, number
 from onepass.result import Result
@@ -16,6 +17,7 @@ from onepass.result import Result
 CLOSE = 0.1  # a rate that is so near to -1 is called balanced
 MOST = 0.9  # a share that is called all of it
 MUCH = 1.5  # a ratio that is called much higher
+SURE = 0.975  # either side of an interval of 95 %
 Of = TypeVar("Of")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
 
@@ -42,17 +44,21 @@ class Claim(Generic[Of]):
     below: float | None = None
 
     def judged(self, runs: str, of_all: Sequence[Of]) -> Observation:
-        """By the mean; undecided if the bound is within two standard errors of it."""
+        """By the mean; undecided if the bound is inside of its confidence interval of 95 %, by
+        Student's t. Of one run there is none: what it says is said of that run."""
         found = [value for one in of_all if math.isfinite(value := self.of(one))]
         if not found:
             return Observation(self.where, self.says, runs, self.number, "not measured")
-        middle, error = mean(found), stdev(found) / len(found) ** 0.5 if found[1:] else 0.0
+        n, middle = len(found), mean(found)
+        error = stdev(found) / n**0.5 if n > 1 else 0.0
         sign, bound = (1, self.above) if self.above is not None else (-1, self.below or 0.0)
-        spread = f" ± {error:.2g}" if found[1:] else ""
+        spread = f" ± {error:.2g}" if n > 1 else ""
         wanted = f"{'>' if sign > 0 else '<'} {bound:g}"
-        measured = f"{self.number}: {middle:.3g}{spread} (n={len(found)}; {wanted})"
+        measured = (
+            f"{self.number}: {middle:.3g}{spread} ({'one run' if n == 1 else f'n={n}'}; {wanted})"
+        )
         verdict: Verdict = "confirmed" if sign * (middle - bound) > 0 else "contradicted"
-        if abs(middle - bound) < 2 * error:
+        if n > 1 and abs(middle - bound) < error * float(student_t.ppf(SURE, n - 1)):
             verdict = "undecided"
         return Observation(self.where, self.says, runs, measured, verdict)
 

@@ -238,10 +238,12 @@ def test_one_class_without_a_rival_has_no_gradient_to_compare_with():
         ([0.5, 0.6, 0.4], "confirmed"),
         ([-0.5, -0.6, -0.4], "contradicted"),
         ([0.5, -0.4], "undecided"),
+        ([0.5, 0.9, 0.1], "undecided"),  # t(2) = 4.3 standard errors
+        ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
         ([math.nan], "not measured"),
     ],
 )
-def test_a_verdict_needs_two_standard_errors(values, verdict):
+def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
     up = Claim("x", "it is above", "number", float, above=0)
     down = Claim("x", "it is below", "number", lambda value: -value, below=0)
     assert up.judged("runs", values).verdict == verdict
