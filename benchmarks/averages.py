@@ -5,15 +5,15 @@
 Averaging changes nothing about training, so one run carries many averages and scores each, on a
 held-out tenth of the training data (or, with `--validation 0`, on the test set). With
 `--set average=0.99 distil=1` one more average is the teacher, and that does change training.
-Prints one JSON object: for each kind of average its final accuracy, the mean over all points
-(any-time), and the accuracy at every point.
+Prints one JSON object: for each kind of average its final accuracy, the mean over equally spaced
+points (any-time), and the accuracy at every point, also at the ends of tasks.
 
     student        the network itself
     teacher        the average that teaches, where there is one
     0.99           an exponential average with this decay, which begins as a plain mean
     growing 16     the rate is 17 / (t + 16): the horizon grows with the stream
     growing 16 to 200   the same until the horizon is so many steps
-    arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 500
+    arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 1000
     0.98 & 0.998   the mean of the logits of two of them
 """
 
@@ -22,13 +22,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from onepass import registry
-from onepass.copies import Average
+from onepass.copies import LONGEST, Average
 from onepass.devices import computing
 from onepass.evaluate import evaluate
 from onepass.job import Job
@@ -40,14 +41,13 @@ DECAYS = (0.98, 0.99, 0.995, 0.998)
 GROWING = (16,)
 LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
-LONGEST = 500
 PAIRS = (("0.98", "0.998"),)
 
 
 class Growing(Average):
     """(g + 1) / (t + g), or 1 / limit if that is more."""
 
-    def __init__(self, trainer: Any, grow: float, limit: float = torch.inf) -> None:
+    def __init__(self, trainer: Any, grow: float, limit: float = LONGEST) -> None:
         super().__init__(trainer, 0.0)
         self.growth, self.limit = grow, limit
 
@@ -153,13 +153,15 @@ def main() -> None:
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     scores = Scores(stream.dataset)
     with computing(job.threads, job.deterministic):
-        for tick in evaluate(learner, stream, every=job.score_every(stream), listeners=[scores]):
+        every = job.score_every(stream)
+        for tick in evaluate(learner, stream, every=every, listeners=[scores]):
             last = tick
+    spaced = [point for point in scores.points if every and point["step"] % every == 0]
     names = scores.points[0]["accuracy"]
     summary = {
         name: {
             "final": scores.points[-1]["accuracy"][name],
-            "any-time": sum(p["accuracy"][name] for p in scores.points) / len(scores.points),
+            "any-time": mean(point["accuracy"][name] for point in spaced),
         }
         for name in names
     }
