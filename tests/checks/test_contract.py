@@ -5,8 +5,8 @@ import pytest
 from onepass import registry
 from onepass.checks import CHECKS, exemptions
 
-# Their steps are the longest, and others of their kind are checked at once.
-SLOW = ("gss", "ccil", "co2l", "er-aml", "gsa-released", "il2a", "ocm-gsa")
+# Their steps are the longest, or those of `finetune`; others of their kind are checked at once.
+SLOW = ("gss", "ccil", "co2l", "er-aml", "gsa-released", "il2a", "joint", "ocm-gsa")
 # These are the learner's affair and seldom a method's, which gets rows and not a stream. Files of
 # most methods are also opened in `test_checkpoint.py`.
 OF_THE_LEARNER = (

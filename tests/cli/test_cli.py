@@ -62,8 +62,11 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Done:
 # ---- the default job
 
 
-def test_the_default_job_ends_with_a_table_and_a_picture(tmp_path: Path) -> None:
-    done = process("run", "gsa", cwd=tmp_path)
+def test_the_default_job_ends_with_a_table_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = onepass("run", "gsa")
     assert done.status == 0, done.err
     rows = [line.split() for line in done.out.splitlines() if line.strip()]
     assert {"method", "accuracy", "forgetting", "n", "steps/s"} <= set(rows[0])

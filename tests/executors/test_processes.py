@@ -221,6 +221,7 @@ def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
     assert "resumed after step" in disturbed and "finished" in disturbed
 
 
+@pytest.mark.slow  # the same is tested with puppets for workers, in `test_admission.py`
 def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     jobs, kills, told = seeds(LONG, 2), [], []
 
@@ -329,6 +330,7 @@ def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
         assert timeless(events(resumed)) == timeless(events(Path(one.out)))
 
 
+@pytest.mark.slow  # that whatever ends the parent's work ends its workers is tested above
 def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
