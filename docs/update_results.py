@@ -2,8 +2,8 @@
 
     python docs/update_results.py
 
-A table stands between two marks, of which the first is the command that makes it; the rest of a
-page is written by hand. Run by `make results`.
+A table stands between two marks, of which the first is the command that makes it, `onepass …` or
+`python FILE …`; the rest of a page is written by hand. Run by `make results`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(
-    r"(?s)(?P<mark><!-- onepass (?P<asked>[^\n]*) -->\n).*?(?P<end><!-- end of table -->\n)"
+    r"(?s)(?P<mark><!-- (?P<command>(onepass|python) [^\n]*) -->\n).*?"
+    r"(?P<end><!-- end of table -->\n)"
 )
 
 
-def printed(arguments: list[str]) -> str:
+def printed(words: list[str]) -> str:
     """What the command prints, run where the results are."""
-    command = [sys.executable, "-m", "onepass", *arguments]
+    program, *arguments = words
+    command = [sys.executable, *(["-m", "onepass"] if program == "onepass" else []), *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 
@@ -31,7 +33,7 @@ def updated(text: str, run: Callable[[list[str]], str] = printed) -> str:
     """A page with its tables made anew."""
 
     def made(found: re.Match[str]) -> str:
-        return f"{found['mark']}\n{run(shlex.split(found['asked']))}\n{found['end']}"
+        return f"{found['mark']}\n{run(shlex.split(found['command']))}\n{found['end']}"
 
     return MARKED.sub(made, text)
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import browser as browsers
 import pytest
 from command import Done, onepass
 
 import onepass as package
+from onepass.report.book import SECTIONS
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
-NEEDED = ("onepass", "tests", "pyproject.toml", "README.md", "LICENSE", ".gitignore")
+NEEDED = ("onepass", "experiments", "pyproject.toml", "README.md", "LICENSE", ".gitignore")
 START = """
 import sys
 sys.path = [path for path in sys.path if path != {root!r}]
@@ -37,10 +40,10 @@ finally:
 """
 
 
-def call(*command: object, **options: object) -> Done:
+def call(*command: object, timeout: float = 300, **options: object) -> Done:
     words = list(map(str, command))
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=300, check=False, **options
+        words, capture_output=True, text=True, timeout=timeout, check=False, **options
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -83,8 +86,9 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"onepass"}
     packed = {name for name in names if ".dist-info/" not in name}
     source = wheel.parents[1]
-    files = [path for path in (source / "onepass").rglob("*") if path.is_file()]
-    assert packed == {str(path.relative_to(source)) for path in files}
+    files = {path for path in (source / "onepass").rglob("*") if path.is_file()}
+    sweeps = {Path("onepass") / path.relative_to(source) for path in source.glob("experiments/*")}
+    assert packed == {str(path.relative_to(source)) for path in files} | set(map(str, sweeps))
 
 
 def test_the_wheel_is_typed_and_licensed_and_has_its_data(target: Path) -> None:
@@ -126,10 +130,34 @@ def guest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def visit(guest: Path, cwd: Path, *command: object) -> Done:
+def visit(guest: Path, cwd: Path, *command: object, timeout: float = 300) -> Done:
     path = os.pathsep.join([str(guest), "/usr/bin", "/bin"])
     environment = {"PATH": path, "HOME": str(cwd), "OMP_NUM_THREADS": "1"}  # tests run side by side
-    return call(*command, cwd=cwd, env=environment)
+    return call(*command, timeout=timeout, cwd=cwd, env=environment)
+
+
+def test_every_table_and_figure_is_made_from_the_wheel(guest: Path, tmp_path: Path) -> None:
+    """Five minutes are promised to a machine that does nothing else."""
+    done = visit(guest, tmp_path, "onepass", "paper", "--quick", "--out", "paper", timeout=900)
+    assert done.status == 0, done.out + done.err
+    page = (tmp_path / "paper/README.md").read_text()
+    assert "Not made" not in page
+    assert page.count("\n## ") == len(SECTIONS)
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", page):
+        assert (tmp_path / "paper" / picture).stat().st_size > 10_000
+    for table in ("table1", "table2", "table3", "times", "streams"):
+        assert {path.suffix for path in tmp_path.glob(f"paper/{table}.*")} == {
+            ".md",
+            ".tex",
+            ".csv",
+        }
+    again = visit(guest, tmp_path, "onepass", "paper", "--quick", "--out", "paper")
+    assert "0 finished" in again.err, again.err
+    with browsers.opened() as browser:
+        browser.get((tmp_path / "paper/report.html").as_uri())
+        assert browsers.console(browser) == []
+        shown = [one.text for one in browser.find_elements("css selector", "section h2")]
+    assert shown[:2] == ["Summary", "Results"]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def sweep(
     root = str(data_root) if data_root else None
     chosen = str(devices.resolve(device))
     planned = sweeps.read(file, device=chosen, data_root=root, imports=imports or ())
-    planned = sweeps.without_repeats(_known(planned, all_data=append is not None))
+    planned = sweeps.without_repeats(known(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
     with _folder(out, append) as folder:
@@ -132,19 +132,45 @@ def sweep(
             _show(entries, costs, as_json, columns)
             return
         tally = Tally(append, as_json)
-        todo = _to_do(entries, {one.identity for one in held}, tally)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
-        where = "" if out is None and append is not None else f"; in {folder}"
-        fitting = executors.fitting(at_once(jobs), [one.job for one in planned])
-        executor = Processes(fitting, until=until)
-        if until is None:  # else only few of them may ever start
-            campaign.check(todo, executor)
-        try:
-            _carry_out(todo, how, executor, costs, until, tally, fail_fast)
-        finally:
-            tally.tell(len(planned) - tally.finished - tally.skipped - len(tally.failed), where)
+        complete(
+            entries,
+            how,
+            costs,
+            tally,
+            jobs=jobs,
+            until=until,
+            held={one.identity for one in held},
+            fail_fast=fail_fast,
+            where="" if out is None and append is not None else f"; in {folder}",
+        )
     if tally.failed:
         raise typer.Exit(1)
+
+
+def complete(
+    entries: Sequence[Entry],
+    how: How,
+    costs: Costs,
+    tally: Tally,
+    *,
+    jobs: str,
+    where: str,
+    until: float | None = None,
+    held: Container[str] = (),
+    fail_fast: bool = False,
+) -> None:
+    """Runs what is not finished, with bars, and says in the end what became of all."""
+    todo = _to_do(entries, held, tally)
+    fitting = executors.fitting(at_once(jobs), [one.job for one in entries])
+    executor = Processes(fitting, until=until)
+    if until is None:  # else only few of them may ever start
+        campaign.check(todo, executor)
+    try:
+        _carry_out(todo, how, executor, costs, until, tally, fail_fast)
+    finally:
+        left = len(entries) - tally.finished - tally.skipped - len(tally.failed)
+        tally.tell(left, where)
 
 
 def _carry_out(
@@ -172,12 +198,12 @@ def _carry_out(
             tally.add(jobs[number], Ended(number, result), how.out)
 
 
-def _known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:
+def known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:
     """With the fingerprints of their data. To find a run among lines there is no way without; run
     folders of datasets that have a name are found without, and their data may be gone."""
     supplies = Supplies()
 
-    def known(job: Job) -> Job:
+    def with_fingerprint(job: Job) -> Job:
         try:
             return supplies.known(job)
         except DataError:
@@ -185,7 +211,7 @@ def _known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:
                 raise
             return job
 
-    return [replace(one, job=known(one.job)) for one in planned]
+    return [replace(one, job=with_fingerprint(one.job)) for one in planned]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
@@ -27,6 +27,8 @@ from onepass.words import plain
 KINDS = ("both", "bars", "curves")
 FEW = 6  # methods that fit in a picture of the usual width, with the legend inside
 WIDER = 0.4  # inches for each one more
+MANY = 12  # of which the legend is as high as the picture: then panels stand below each other
+ENTRY = 0.22  # inches of a line of the legend
 LINE = 24  # letters of a name
 MOST_COLUMNS = 200
 STYLE: Any = {
@@ -55,14 +57,23 @@ def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> Non
         _check_points(groups)
     panels = {"both": 2, "bars": 1, "curves": 1}[kind]
     with mpl.rc_context(STYLE):
-        width = 4.5 + WIDER * max(0, len(groups) - FEW)
-        figure = Figure(figsize=(1 + width * panels, 3.6), layout="constrained")
-        axes = list(figure.subplots(1, panels, squeeze=False)[0])
+        figure, axes = _panels(groups, panels)
         if kind != "bars":
             _curves(axes[0], groups)
         if kind != "curves":
             _bars(axes[-1], groups)
         save(figure, output)
+
+
+def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
+    if len(names) > MANY:
+        entries = sum(len(fill(name, LINE).splitlines()) for name in names)
+        size, shape = (10.0, count * max(3.6, 0.6 + ENTRY * entries)), (count, 1)
+    else:
+        width = 4.5 + WIDER * max(0, len(names) - FEW)
+        size, shape = (1 + width * count, 3.6), (1, count)
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(*shape, squeeze=False).flat)
 
 
 def named_groups(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -129,10 +140,10 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
     rows = [summarise(group)[0] for group in groups.values()]
     colours = cycle(_colours(len(rows)))
     for index, (row, colour) in enumerate(zip(rows, colours, strict=False)):
-        error = row.accuracy.deviation or 0.0
+        error = row.accuracy.deviation
         axes.bar(index, row.accuracy.mean, yerr=error, color=colour, width=0.7, capsize=4)
-        label = f"{row.accuracy.mean:.1f}"
-        axes.text(index, row.accuracy.mean + error + 1, label, ha="center", va="bottom", fontsize=9)
+        label, top = f"{row.accuracy.mean:.1f}", row.accuracy.mean + (error or 0.0)
+        axes.text(index, top + 1, label, ha="center", va="bottom", fontsize=9)
     counts = {row.runs for row in rows}
     seeds = "1 run" if counts == {1} else f"mean and spread of {'/'.join(map(str, counts))} runs"
     axes.set_xticks(

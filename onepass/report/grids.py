@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onepass import registry
 from onepass.errors import UnknownNameError
+from onepass.job import COMMON
 from onepass.report import published
 from onepass.report.formats import Cell, Table
 from onepass.report.paired import HOW, compared
@@ -150,9 +151,12 @@ class Letters(dict[str, str]):
 def _compare(
     rows: Sequence[Row], lines: Sequence[dict[str, str]], name: str, apart: bool
 ) -> list[tuple[str, str]]:
-    """Adds the columns of paired tests against the rows of a method."""
+    """Adds the columns of paired tests against the rows of a method, or against one variant of it:
+    `gsa common` is the one that has nothing otherwise than by default."""
     method, _, variant = name.partition(" ")
-    theirs = [row for row in rows if row.method == method and variant in ("", row.variant)]
+    theirs = [
+        row for row in rows if row.method == method and variant in ("", row.variant or COMMON)
+    ]
     if not theirs:
         valid = {"published"} | {f"{row.method} {row.variant}".rstrip() for row in rows}
         raise UnknownNameError("row to compare with", name, valid)

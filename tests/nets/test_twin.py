@@ -1,11 +1,13 @@
 """The network in evaluation mode beside the one that trains: same tensors, other modes."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import onepass
-from onepass.nets import Classifier, Head, evaluating, refresh
+from onepass.nets import Classifier, Head, evaluating, normalising, refresh
 
 
 def a_net():
@@ -54,6 +56,19 @@ def test_its_modes_are_its_own(training):
     twin.train()
     twin.eval()
     assert all(modes(net))
+
+
+def test_one_that_normalises_by_the_batch_moves_no_statistics():
+    """Nor does it drop anything out. Layers that do not train in the network stay as they are."""
+    net = a_net().train()
+    norm, before = net.body[1], copy.deepcopy(net.body[1])
+    said = normalising(net, net)(inputs())
+    assert torch.equal(norm.running_mean, before.running_mean)
+    assert torch.equal(norm.running_var, before.running_var)
+    net.body[2].eval()
+    assert torch.equal(said, net(inputs()))
+    net.body[1].eval()
+    assert torch.equal(normalising(net, net)(inputs()), evaluating(net)(inputs()))
 
 
 def test_it_computes_what_the_network_computes_in_evaluation_mode_and_moves_no_statistics():

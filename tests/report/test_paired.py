@@ -107,3 +107,14 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
     assert other == pytest.approx(one + 1, abs=1e-3)
     refused = onepass("table", file, "--against", "err")
     assert refused.status == 2 and "er lr=1, er lr=2, gsa" in refused.error
+
+
+def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> None:
+    """As whoever takes parts away from a method compares with the whole."""
+    whole = [told("gsa", seed, 30.0 + seed) for seed in range(3)]
+    parts = [told("gsa", seed, 28.0 + seed, variant="without=new") for seed in range(3)]
+    file = written(tmp_path / "a.jsonl", *whole, *parts)
+    found = {row["variant"]: row for row in rows(file, "--against", "gsa common")}
+    assert found[""]["pairs"] == ""
+    assert float(found["without=new"]["difference"]) == pytest.approx(-2.0)
+    assert {row["pairs"] for row in rows(file, "--against", "gsa")} == {""}

@@ -1,0 +1,233 @@
+"""What is GSA's loss worth once everyone has the same tricks?
+
+    python benchmarks/comparison.py search SEARCH.jsonl --dataset cifar100 --memory 1000 --jobs 8
+    python benchmarks/comparison.py final SEARCH.jsonl FINAL.jsonl --jobs 8
+    python benchmarks/comparison.py table SEARCH.jsonl FINAL.jsonl -o comparison.png
+
+`er`, `er-ace`, `gsa` and `gsa` with w = v = 1, with the same images, augmentation and head: as they
+are, predicting with an average of themselves, and learning from it. `search` tries three learning
+rates on a held-out tenth of the training data; `final` takes the best rate and the better rule of
+averaging of each (by the mean of final and any-time accuracy) to the test set, over paired seeds;
+`table` prints what came out, and draws it. Each run is one of benchmarks/averages.py, which scores
+the network and its averages at once; runs that a file holds already are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from onepass.devices import resolve
+from onepass.executors.mps import sharing
+from onepass.report.paired import compared
+
+STUDY = Path(__file__).with_name("averages.py")
+METHODS = {
+    "er": ("er", {}),
+    "er-ace": ("er-ace", {}),
+    "gsa, w=v=1": ("gsa", {"weights": "none"}),
+    "gsa": ("gsa", {}),
+}
+SHARED = {"head": "frozen", "mirror": "true", "augment": "crop-grey-reflected"}
+RATES = ("3e-4", "5e-4", "1e-3")
+RULES = ("growing 16", "arrivals 0.25")  # averages that predict
+TAUGHT = {"distil_from": "growing", "distil": "1"}
+TWICE = {**TAUGHT, "repeats": "2"}
+KINDS = {"plain": {}, "averaged": {}, "distilled": TAUGHT, "distilled, two steps": TWICE}
+SEEDS = 3
+Line = dict[str, Any]
+
+
+# ---- runs
+
+
+def asked(name: str, kind: str, rate: str, where: Line, **more: object) -> Line:
+    """What a line of the study says of a run that was asked for."""
+    method, own = METHODS[name]
+    settings = {**SHARED, **own, **KINDS[kind], "lr": rate, "precision": where["precision"]}
+    data = {key: where[key] for key in ("dataset", "memory", "device")}
+    return {"method": method, "seed": 0, **data, "settings": settings, **more}
+
+
+def holds(line: Line, run: Line) -> bool:
+    return all(line[key] == value for key, value in run.items() if key != "device")
+
+
+def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
+    """As many at a time; each is a line of the file as soon as it ends."""
+    held = read(file) if file.exists() else []
+    wanted: list[Line] = []
+    for run in runs:
+        if run not in wanted and not any(holds(line, run) for line in held):
+            wanted.append(run)
+    lock = threading.Lock()
+
+    def one(run: Line) -> None:
+        pairs = [f"{key}={value}" for key, value in run["settings"].items()]
+        rest = [f"--{key}={run[key]}" for key in run if key not in ("method", "settings")]
+        command = [sys.executable, str(STUDY), run["method"], *rest, "--set", *pairs]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        with lock, file.open("a") as lines:
+            lines.write(done.stdout)
+        print(f"{run['method']} {' '.join(pairs)} seed {run['seed']}", file=sys.stderr)
+
+    with sharing(resolve(device).type), ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, wanted))
+
+
+def search(where: Line) -> list[Line]:
+    return [
+        asked(name, kind, rate, where, validation=0.1)
+        for kind in ("plain", "distilled")
+        for rate in RATES
+        for name in METHODS
+    ]
+
+
+def final(found: Sequence[Line], where: Line) -> list[Line]:
+    """Who takes two steps has the rate of who takes one; it was not searched apart."""
+    chosen = {(name, kind): best(found, name, kind, where)[0] for name in METHODS for kind in KINDS}
+    return [
+        asked(name, kind, chosen[name, kind], where, seed=seed, validation=0.0)
+        for kind in KINDS
+        for seed in range(SEEDS)
+        for name in METHODS
+    ]
+
+
+def best(found: Sequence[Line], name: str, kind: str, where: Line) -> tuple[str, str]:
+    """The learning rate, and which of the scored networks predicts."""
+    searched = "plain" if kind in ("plain", "averaged") else "distilled"
+    worth = {}
+    for rate in RATES:
+        run = asked(name, searched, rate, where, validation=0.1)
+        (line,) = [one for one in found if holds(one, run)]
+        for scored in predictors(kind):
+            numbers = line["summary"][scored]
+            worth[rate, scored] = numbers["final"] + numbers["any-time"]
+    return max(worth, key=lambda key: worth[key])
+
+
+def predictors(kind: str) -> Sequence[str]:
+    return ("student",) if kind == "plain" else RULES
+
+
+def read(file: Path) -> list[Line]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+# ---- what came out
+
+
+def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
+    """Of each method and kind: what its runs scored, by the network that was chosen to predict."""
+    first = lines[0]
+    where = {key: first[key] for key in ("dataset", "memory", "device")}
+    where["precision"] = first["settings"]["precision"]
+    table: dict[tuple[str, str], list[Line]] = {}
+    for kind in KINDS:
+        for name in METHODS:
+            rate, scored = best(found, name, kind, where)
+            run = asked(name, kind, rate, where, validation=0.0)
+            del run["seed"]
+            own = [line for line in lines if holds(line, run)]
+            table[name, kind] = [
+                {
+                    **one["summary"][scored],
+                    "seed": one["seed"],
+                    "lr": rate,
+                    "rule": scored,
+                    "images": one["images"][0] / 10,
+                }
+                for one in own
+            ]
+    return {key: runs for key, runs in table.items() if runs}
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    wide = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):{sign}.1f}{wide}"
+
+
+def as_markdown(table: dict[tuple[str, str], list[Line]]) -> str:
+    """Every method and kind, and by how much gsa's loss is ahead of each other, seed by seed."""
+    names = ("", "method", "lr", "predicts", "images trained", "final", "any-time", "n")
+    behind = ("gsa ahead, final", "p", "gsa ahead, any-time", "p")
+    rows = ["| " + " | ".join((*names, *behind)) + " |", "|" + "---|" * len((*names, *behind))]
+    for (name, kind), runs in table.items():
+        cells = [kind, name, runs[0]["lr"], runs[0]["rule"], f"{runs[0]['images']:.1f}"]
+        cells += [spread([run[value] for run in runs]) for value in ("final", "any-time")]
+        cells.append(str(len(runs)))
+        for value in ("final", "any-time"):
+            own = {run["seed"]: run[value] for run in runs}
+            gsa = {run["seed"]: run[value] for run in table.get(("gsa", kind), [])}
+            found = compared(gsa, own) if name != "gsa" else None
+            cells.append(spread(found.differences, "+") if found and found.differences else "-")
+            cells.append(f"{found.t_test:.3f}" if found and found.t_test is not None else "-")
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def draw(table: dict[tuple[str, str], list[Line]], output: Path) -> None:
+    """Accuracy against images trained for each image of the stream."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
+    markers = dict(zip(KINDS, "osD^", strict=True))
+    colours = dict(zip(METHODS, plt.get_cmap("tab10").colors, strict=False))
+    for axes, value in zip(panels, ("final", "any-time"), strict=True):
+        for (name, kind), runs in table.items():
+            place = list(METHODS).index(name) - 1.5  # side by side, not upon each other
+            x = runs[0]["images"] + 0.6 * place
+            values = [run[value] for run in runs]
+            error = stdev(values) if len(values) > 1 else None
+            style: Any = {"color": colours[name], "marker": markers[kind], "capsize": 3}
+            axes.errorbar(x, mean(values), yerr=error, linestyle="", **style)
+        axes.set(xlabel="images trained for each of the stream", ylabel=f"{value} accuracy (%)")
+        axes.grid(alpha=0.3)
+    for name, colour in colours.items():
+        panels[0].plot([], [], "o", color=colour, label=name)
+    for kind, marker in markers.items():
+        panels[1].plot([], [], marker, color="0.4", label=kind)
+    for axes in panels:
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(output, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("do", choices=("search", "final", "table"))
+    parser.add_argument("searched", type=Path)
+    parser.add_argument("finals", type=Path, nargs="?")
+    parser.add_argument("--dataset", default="cifar100")
+    parser.add_argument("--memory", type=int, default=1000)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    where = vars(given)
+    if given.do == "search":
+        carry_out(search(where), given.searched, given.jobs, given.device)
+    elif given.do == "final":
+        runs = final(read(given.searched), where)
+        carry_out(runs, given.finals, given.jobs, given.device)
+    else:
+        table = scores(read(given.finals), read(given.searched))
+        print(as_markdown(table))
+        if given.output:
+            draw(table, given.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""onepass paper"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onepass import agenda, campaign, devices, paper
+from onepass.cli import options as shared
+from onepass.cli.base import app, one_of, say
+from onepass.cli.sweeping import Tally, complete, known
+from onepass.costs import Costs
+from onepass.errors import InputError
+from onepass.executors import How
+from onepass.job import Job
+from onepass.record import RunFolder
+from onepass.report import webpage
+from onepass.result import Result
+from onepass.sweep import Planned, without_repeats
+
+QUICK = "digits"
+HEADING = """# Tables and figures of the GSA paper, on {dataset}
+
+Made by `{command}`: {memory} samples kept, {seeds}. `runs/` holds the runs, which are those of the
+files in `experiments/` on this dataset; `report.html` shows each, and how to repeat it. Every table
+lies here as `.md`, `.tex` and `.csv`.
+"""
+
+
+@app.command(
+    name="paper",
+    epilog="""\b
+Examples:
+  onepass paper --quick --out paper/                  on the digits, in minutes
+  onepass paper --dataset mnist --out paper-mnist/    an hour on a CPU
+  onepass paper --dataset cifar100 --seeds 3 --out paper-cifar100/    hours on a GPU
+
+The runs are those of the files in experiments/, on this dataset. The same command goes on where it
+was stopped.""",
+)
+def paper_(
+    out: Annotated[Path, typer.Option(help="Where everything goes.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(paper.MEMORY)}.", autocompletion=shared.words(*paper.MEMORY)
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"A small version of everything, on {QUICK}.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Of each run.")] = 1,
+    ocm: Annotated[
+        bool, typer.Option("--ocm", help="With OCM, which takes as long as all others together.")
+    ] = False,
+    jobs: shared.Jobs = "auto",
+    device: shared.Device = Job.device,
+    data_root: shared.DataRoot = None,
+) -> None:
+    """Every table and figure of the GSA paper, from runs made for it, and a report."""
+    if quick == (dataset is not None):
+        raise InputError("give either --quick or --dataset")
+    name = one_of("--dataset", dataset or QUICK, tuple(paper.MEMORY))
+    planned = paper.runs(
+        name,
+        seeds=seeds,
+        costly=ocm,
+        device=str(devices.resolve(device)),
+        data_root=str(data_root) if data_root else None,
+    )
+    folder, tally = out / "runs", Tally(None, as_json=False)
+    every = without_repeats([one for some in planned.values() for one in some])
+    entries = campaign.survey(known(every, all_data=False), folder, [])
+    costs = Costs([one.result for one in entries if one.result])
+    complete(entries, How(folder, True), costs, tally, jobs=jobs, where=f"; in {folder}")
+    results = {of: _finished(some, folder) for of, some in planned.items()}
+    options = ["--quick"] if quick else ["--dataset", name]
+    options += ["--seeds", str(seeds)] if seeds > 1 else []
+    options += ["--ocm"] if ocm else []
+    heading = HEADING.format(
+        dataset=name,
+        memory=paper.MEMORY[name],
+        seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+        command=" ".join(["onepass paper", *options]),
+    )
+    _write(results, out, heading)
+    if tally.failed:
+        raise typer.Exit(1)
+
+
+def _finished(planned: list[Planned], folder: Path) -> list[Result]:
+    found = [agenda.finished(RunFolder.of(one.job, folder), one.job) for one in planned]
+    return [one for one in found if one is not None]
+
+
+def _write(results: dict[str, list[Result]], out: Path, heading: str) -> None:
+    from onepass.report import book  # with all of matplotlib
+
+    page = book.bind(results, out, heading)
+    webpage.report([out / "runs"], out / "report.html")
+    say(f"{page} and {out / 'report.html'}")
