@@ -20,7 +20,7 @@ import torch
 
 from onepass.bench import Batches, Case
 from onepass.learner import Learner
-from onepass.listeners import Listener
+from onepass.listeners import Listener, Run
 from onepass.probes import PROBES
 
 WARM = 20
@@ -31,6 +31,8 @@ def measured(case: Case, names: list[str]) -> dict[str, object]:
     learner, batches = case.learner(), Batches(case)
     probes = [PROBES[name]() for name in names]
     learner.prepare(case.shape, batches.x.dtype)
+    for probe in probes:
+        probe.started(Run(learner, None))  # which puts their sums where the learner is
     batches.introduce(learner)
     told: tuple[list[Listener], ...] = ([], probes)
     pairs = [[seconds(batches, learner, who) for who in told] for _ in range(WARM + case.steps)]

@@ -108,13 +108,22 @@ class Balance(Part):
     def pn(self) -> Tensor:
         """PN(t, c): not a number where a class has had no gradient in this task, minus infinity
         where it has had no negative one."""
-        return self.task_positive / self.task_negative
+        return _rate(self.task_positive, self.task_negative)
 
     def a_pn(self) -> Tensor:
         """A-PN(c), from the class's first task to now."""
-        return self.positive / self.negative
+        return _rate(self.positive, self.negative)
 
     def task_pn(self, group: Sequence[int]) -> Tensor:
         """PN(t, t') of a group of classes (as rows) in the running task t."""
         rows = torch.as_tensor(group, device=self.positive.device)
-        return self.task_positive[rows].sum() / self.task_negative[rows].sum()
+        return _rate(self.task_positive[rows].sum(), self.task_negative[rows].sum())
+
+
+def _rate(positive: Tensor, negative: Tensor) -> Tensor:
+    """positive / negative, also of a negative sum of nothing: that is a zero with the other sign.
+
+    >>> _rate(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([-2.0, 0.0, 0.0])).tolist()
+    [-0.5, -inf, nan]
+    """
+    return -(positive / negative.abs())

@@ -141,15 +141,19 @@ class Job:
         >>> Job("er", settings={"lr": "2.0"}, stream="long-tail:rho=50", batch=20).choices
         {'settings': {'lr': 2}, 'stream': {'stream': 'long-tail', 'rho': 50, 'batch': 20}}
         """
-        learner = registry.get(self.method).learner
-        usual = {one.name: one.default for one in fields(learner) if one.default is not MISSING}
         others = {one.name: one.default for one in fields(self) if one.name in CHOICES}
         content = {
-            "settings": _others(self.chosen_settings(), usual),
+            "settings": _others(self.chosen_settings(), self._defaults),
             "stream": self._stream_choices(),
             **_others({name: getattr(self, name) for name in CHOICES}, others),
         }
         return {name: _canonical(value) for name, value in content.items() if value}
+
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        """Of the constructor."""
+        learner = registry.get(self.method).learner
+        return {one.name: one.default for one in fields(learner) if one.default is not MISSING}
 
     def _stream_choices(self) -> dict[str, Any]:
         asked = self.stream_of(self.usual_tasks)
@@ -227,11 +231,14 @@ class Job:
     def variant(self) -> str:
         """What was chosen otherwise than by default, in words; empty for a plain job.
 
-        >>> Job("gsa", preset="tuned", settings={"lr": "3e-4"}, tasks=2).variant
-        'tuned lr=3e-4 tasks=2'
+        >>> Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant
+        'tuned lr=1e-3 tasks=2'
         """
         chosen = [] if self.preset == COMMON else [self.preset]
-        chosen += [f"{name}={value}" for name, value in sorted(self.run_settings.items())]
+        usual = self._defaults | self.chosen_preset().settings
+        others = _others(self.chosen_settings(), usual)
+        settings = sorted(self.run_settings.items())
+        chosen += [f"{name}={value}" for name, value in settings if name in others]
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name not in BESIDE and value != one.default:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ from onepass.cli.bars import ManyBars
 from onepass.cli.base import Imports, app, messages, say
 from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
-from onepass.errors import DataError, InputError
+from onepass.errors import DataError, InputError, RunError
 from onepass.executors import How
 from onepass.executors.processes import Processes
 from onepass.job import Job
@@ -131,6 +131,7 @@ def sweep(
         if dry_run:
             _show(entries, costs, as_json, columns)
             return
+        _tell_of_probes(entries, kept=out is not None or append is None)
         tally = Tally(append, as_json)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
         complete(
@@ -239,6 +240,30 @@ def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list
             messages.print(plain(f"{problem}; moved to {aside.name}, and run again"))
         todo.append(one.planned)
     return todo
+
+
+def _tell_of_probes(entries: Sequence[Entry], *, kept: bool) -> None:
+    """What a probe says lies in run folders and nowhere else, and a finished run is not watched
+    again."""
+    watched = [one for one in entries if one.job.probes]
+    if watched and not kept:
+        messages.print("what probes say is not kept: it lies in run folders, which need --out")
+        return
+    skipped = [
+        one.job.folder_name
+        for one in watched
+        if one.result is not None and set(one.job.probes) - _probes_of(one.folder)
+    ]
+    if skipped:
+        told = f"finished runs that not all of their probes watched are skipped: {len(skipped)}"
+        messages.print(plain(f"{told}, such as {skipped[0]}; --out elsewhere runs them again"))
+
+
+def _probes_of(folder: RunFolder) -> set[str]:
+    """None, if there is no such folder: the run is known by its line."""
+    with suppress(RunError):
+        return set((folder.description() or {}).get("probes", []))
+    return set()
 
 
 # ---- --dry-run

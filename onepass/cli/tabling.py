@@ -111,6 +111,8 @@ def _like(
     methods = [one for one in beside if one != "published"]
     if len(methods) > 1:
         raise InputError(f"--like is tested against one method, not {len(methods)}")
+    if methods and format_ == "csv":
+        raise InputError("--like has no tests in csv: each line is of one cell")
     results = tables.read(*paths)
     if format_ == "csv":
         return [paper.tidy(name, results, datasets=datasets)]

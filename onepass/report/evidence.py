@@ -5,92 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-import numpy as np
 from scipy.stats import spearmanr
+from scipy.stats import t as student_t
 
-from onepass import lines
-from onepass.errors import InputError
-from onepass.record import RunFolder
+from onepass.report.courses import Course, heard, mean_of_numbers, number
 from onepass.result import Result
 
 CLOSE = 0.1  # a rate that is so near to -1 is called balanced
 MOST = 0.9  # a share that is called all of it
 MUCH = 1.5  # a ratio that is called much higher
+SURE = 0.975  # either side of an interval of 95 %
 Of = TypeVar("Of")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
-
-
-def heard(result: Result, probe: str) -> list[dict[str, Any]]:
-    """The lines of a probe in a run's folder."""
-    if file := lines.file_of(result.out):
-        raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
-    found = RunFolder(Path(result.out)).said_by(probe)
-    if found is None:
-        raise InputError(f"{result.out} was run without --probe {probe}")
-    return found
-
-
-@dataclass(frozen=True)
-class Course:
-    """The rates of one run as its tasks ended; tasks are counted from 0."""
-
-    result: Result
-
-    @cached_property
-    def ends(self) -> list[dict[str, Any]]:
-        """A line for each task."""
-        return [line for line in heard(self.result, "balance") if line.get("ended", True)]
-
-    @property
-    def tasks(self) -> int:
-        return len(self.ends)
-
-    @cached_property
-    def labels(self) -> list[list[str]]:
-        """The classes of each task, in order of arrival."""
-        known = [list(line["pn"]) for line in self.ends]
-        return [now[len(before) :] for before, now in zip([[], *known], known, strict=False)]
-
-    def pn(self, t: int, of: int) -> float:
-        """PN(t, t'); minus infinity where old classes had nothing that pushed them up."""
-        rate = self.ends[t]["pn_of_tasks"][of]
-        return -math.inf if rate is None else float(rate)
-
-    def pn_since(self, of: int) -> list[float]:
-        """PN(t, t') for t = t' and all later ones."""
-        return [self.pn(t, of) for t in range(of, self.tasks)]
-
-    def accuracy_since(self, of: int) -> list[float]:
-        matrix = self.result.accuracy_matrix
-        return [_number(matrix[t][of]) for t in range(of, self.tasks)]
-
-    def mean_gradient(self, name: Literal["p", "n"], t: int, of: int) -> float:
-        """P or N(t, L(t')): the mean over the classes of a task."""
-        return mean(_number(self.ends[t][name][label]) for label in self.labels[of])
-
-    def rates_of_first_task(self) -> list[float]:
-        return [_number(rate) for rate in self.ends[0]["pn"].values()]
-
-    @cached_property
-    def a_pn(self) -> list[float]:
-        """A-PN after the last task, by class in order of arrival."""
-        return [_number(rate) for rate in self.ends[-1]["a_pn"].values()]
-
-    @cached_property
-    def class_accuracy(self) -> list[float]:
-        """Likewise, the accuracy."""
-        found = self.result.class_accuracy
-        return [_number(found[int(label)]) for label in self.ends[-1]["a_pn"]]
-
-    @cached_property
-    def a_pn_of_tasks(self) -> list[list[float]]:
-        rates = self.ends[-1]["a_pn"]
-        return [[_number(rates[label]) for label in group] for group in self.labels]
 
 
 class Observation(NamedTuple):
@@ -115,17 +44,21 @@ class Claim(Generic[Of]):
     below: float | None = None
 
     def judged(self, runs: str, of_all: Sequence[Of]) -> Observation:
-        """By the mean; undecided if the bound is within two standard errors of it."""
+        """By the mean; undecided if the bound is inside of its confidence interval of 95 %, by
+        Student's t. Of one run there is none: what it says is said of that run."""
         found = [value for one in of_all if math.isfinite(value := self.of(one))]
         if not found:
             return Observation(self.where, self.says, runs, self.number, "not measured")
-        middle, error = mean(found), stdev(found) / len(found) ** 0.5 if found[1:] else 0.0
+        n, middle = len(found), mean(found)
+        error = stdev(found) / n**0.5 if n > 1 else 0.0
         sign, bound = (1, self.above) if self.above is not None else (-1, self.below or 0.0)
-        spread = f" ± {error:.2g}" if found[1:] else ""
+        spread = f" ± {error:.2g}" if n > 1 else ""
         wanted = f"{'>' if sign > 0 else '<'} {bound:g}"
-        measured = f"{self.number}: {middle:.3g}{spread} (n={len(found)}; {wanted})"
+        measured = (
+            f"{self.number}: {middle:.3g}{spread} ({'one run' if n == 1 else f'n={n}'}; {wanted})"
+        )
         verdict: Verdict = "confirmed" if sign * (middle - bound) > 0 else "contradicted"
-        if abs(middle - bound) < 2 * error:
+        if n > 1 and abs(middle - bound) < error * float(student_t.ppf(SURE, n - 1)):
             verdict = "undecided"
         return Observation(self.where, self.says, runs, measured, verdict)
 
@@ -160,7 +93,7 @@ def old_pairs(course: Course) -> list[float]:
 
 
 def share_suppressed(course: Course) -> float:
-    rates = old_pairs(course)
+    rates = [rate for rate in old_pairs(course) if not math.isnan(rate)]
     return sum(rate < -1 for rate in rates) / len(rates) if rates else math.nan
 
 
@@ -170,7 +103,7 @@ def over_tasks(course: Course, of_one: Callable[[int], Sequence[float]]) -> floa
         rank_correlation(range(of + 1, course.tasks), of_one(of)[1:])
         for of in range(course.tasks - 1)
     ]
-    return _mean_of_numbers(found)
+    return mean_of_numbers(found)
 
 
 def trend_of_pn(course: Course) -> float:
@@ -185,7 +118,7 @@ def trend_of_pull(course: Course) -> float:
 
 
 def accuracy_follows(course: Course) -> float:
-    return _mean_of_numbers(
+    return mean_of_numbers(
         [
             rank_correlation(course.pn_since(of), course.accuracy_since(of))
             for of in range(course.tasks - 1)
@@ -200,18 +133,21 @@ def newest_gets_worse(course: Course) -> float:
 
 def last_against_worst(course: Course) -> float:
     *others, last = (imbalance(rates) for rates in course.a_pn_of_tasks)
-    return last - max(others) if others else math.nan
+    known = [one for one in others if not math.isnan(one)]
+    return last - max(known) if known else math.nan
 
 
 def drop(course: Course, name: Literal["p", "n"]) -> float:
-    last = course.tasks - 1
-    return course.mean_gradient(name, last, last) / course.mean_gradient(name, 0, 0)
+    """Of the last task's classes in their task, against the first task's in theirs; not a number
+    where these had no rival, and no gradient."""
+    last, first = course.tasks - 1, course.mean_gradient(name, 0, 0)
+    return course.mean_gradient(name, last, last) / first if first else math.nan
 
 
 def ahead(course: Course) -> float:
     """By how many points the last task is ahead of the others, on average."""
     *others, last = course.result.accuracy_matrix[-1]
-    return _number(last) - mean(map(_number, others)) if others else math.nan
+    return number(last) - mean(map(number, others)) if others else math.nan
 
 
 FIG1 = (
@@ -284,7 +220,7 @@ FIG3: tuple[Claim[Course], ...] = (
         "4.2 (2)",
         "and positive ones get still less",
         "P(T, L(T)) / P(1, L(1)) over N(T, L(T)) / N(1, L(1))",
-        lambda course: drop(course, "p") / drop(course, "n"),
+        lambda course: drop(course, "p") / (drop(course, "n") or math.nan),
         below=1,
     ),
     Claim(
@@ -298,7 +234,7 @@ FIG3: tuple[Claim[Course], ...] = (
         "4.2 (3)",
         "the negative gradients of new classes prevail (A-PN > -1)",
         "mean A-PN of the last task's classes",
-        lambda course: _mean_of_numbers(course.a_pn_of_tasks[-1]),
+        lambda course: mean_of_numbers(course.a_pn_of_tasks[-1]),
         above=-1,
     ),
     Claim(
@@ -327,7 +263,7 @@ def ratio_of_losses(result: Result) -> float:
     if not found:
         return math.nan
     stream, replay = (mean(line[name] for line in found) for name in ("stream", "replay"))
-    return float(stream / replay)
+    return float(stream / replay) if replay else math.nan
 
 
 LOSSES = (
@@ -364,14 +300,14 @@ def rises(trio: Trio) -> float:
 def _change(trio: Trio, chosen: Callable[[float], bool]) -> float:
     """The mean change by the loss over those classes whose rate without it is so."""
     pairs = zip(trio.adaptive.a_pn, trio.plain.a_pn, strict=True)
-    return _mean_of_numbers([now - before for now, before in pairs if chosen(before)])
+    return mean_of_numbers([now - before for now, before in pairs if chosen(before)])
 
 
 def distance(one: Course, other: Course) -> float:
     """The mean difference of A-PN, class by class."""
     theirs = dict(zip(other.ends[-1]["a_pn"], other.a_pn, strict=True))
     own = zip(one.ends[-1]["a_pn"], one.a_pn, strict=True)
-    return _mean_of_numbers([abs(rate - theirs[label]) for label, rate in own])
+    return mean_of_numbers([abs(rate - theirs[label]) for label, rate in own])
 
 
 FIG7: tuple[Claim[Trio], ...] = (
@@ -404,85 +340,3 @@ FIG7: tuple[Claim[Trio], ...] = (
         below=0,
     ),
 )
-
-
-# ---- Proposition 1
-
-
-class Decomposed(NamedTuple):
-    """Of one sample: the cross-entropy, the decomposed loss, and the gap by its closed form."""
-
-    ce: float
-    decomposed: float
-    gap: float
-    new: bool
-    task: int
-
-
-def decomposed(logits: Sequence[float], y: int, new: Sequence[bool], task: int = 0) -> Decomposed:
-    """L_ce = -log e_y / sum_all; L_decom = -log e_y / A - log e_y / B, with A the sum of e^o over
-    y's own side and B that over the other side and y; their difference is
-
-        log(1 + (A - e_y)(B - e_y) / (e_y (A + B - e_y))) >= 0
-
-    >>> round(math.exp(decomposed([0.0, 0.0, 0.0], 0, [True, True, False]).gap), 6)  # 1 + 1/3
-    1.333333
-    """
-    o = np.asarray(logits, dtype=np.float64) - logits[y]  # then e_y = 1
-    own = np.asarray(new) == new[y]
-    a, b = np.logaddexp.reduce(o[own]), np.logaddexp.reduce(np.append(o[~own], 0.0))  # log A, log B
-    rest_a, rest_b = (np.expm1(one) for one in (a, b))  # A - e_y and B - e_y
-    gap = np.log1p(rest_a * rest_b / (1 + rest_a + rest_b))
-    return Decomposed(float(np.logaddexp.reduce(o)), float(a + b), float(gap), bool(new[y]), task)
-
-
-def decompositions(result: Result) -> list[Decomposed]:
-    """Of every sample that the logits probe kept and that was trained."""
-    found = []
-    for line in heard(result, "logits"):
-        classes = line["classes"]
-        new = [label in line["new"] for label in classes]
-        for batch in line["batches"]:
-            rows = zip(batch["logits"], batch["y"], batch["weight"], strict=True)
-            found += [
-                decomposed(logits, classes.index(y), new, line["task"])
-                for logits, y, weight in rows
-                if weight
-            ]
-    return found
-
-
-def proposition_1(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
-    gaps = [one.decomposed - one.ce for one in samples]
-    error = max(abs(gap - one.gap) for gap, one in zip(gaps, samples, strict=True))
-    rounding = 1e-12 * max(1.0, *(one.decomposed for one in samples))
-    sides = [
-        mean([one.gap for one in samples if one.new is side] or [0.0]) for side in (True, False)
-    ]
-    of = f"{len(samples)} samples"
-    return [
-        Observation(
-            "5.1, Prop. 1",
-            "L_decom >= L_ce for every sample",
-            runs,
-            f"smallest gap {min(gaps):.2g} of {of}; "
-            f"mean {sides[0]:.3g} (new), {sides[1]:.3g} (old)",
-            "confirmed" if min(gaps) >= -rounding else "contradicted",
-        ),
-        Observation(
-            "5.1, Prop. 1",
-            "L_decom - L_ce = log(1 + (A - e)(B - e) / (e (A + B - e)))",
-            runs,
-            f"largest difference {error:.2g} over {of} (< 1e-6)",
-            "confirmed" if error < 1e-6 else "contradicted",
-        ),
-    ]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _mean_of_numbers(values: Sequence[float]) -> float:
-    found = [value for value in values if math.isfinite(value)]
-    return mean(found) if found else math.nan

@@ -170,20 +170,21 @@ def _compare(
     if several:
         told = (
             f"{method} has several variants here: where none is that of the row itself, there is "
+            "no comparison, and none of a row without memory with several sizes of memory. "
         )
-        notes.append(("", f"{told}no comparison. --against '{method} VARIANT' names one."))
+        notes.append(("", f"{told}--against '{method} VARIANT' names a variant."))
     return notes
 
 
 def _comparable(row: Row, theirs: Sequence[Row]) -> list[Row]:
-    """Those that learned the same stream with the same memory, or with none; of several, the one
-    of the same variant."""
+    """Those that learned the same stream with the same memory, or with none; of several, those of
+    the same variant."""
     found = [
         one
         for one in theirs
         if one.stream == row.stream and (one.memory == row.memory or 0 in (one.memory, row.memory))
     ]
-    return [one for one in found if one.variant == row.variant][:1] or found
+    return [one for one in found if one.variant == row.variant] or found
 
 
 def _comparison_cells(row: Row, other: Row | None, apart: bool) -> dict[str, str]:
@@ -220,7 +221,7 @@ def check_columns(names: Iterable[str], valid: Iterable[str]) -> None:
 
 def _cells(row: Row, apart: bool) -> dict[str, str]:
     measured = {"accuracy": row.accuracy, "forgetting": row.forgetting, "any-time": row.anytime}
-    shown = {name: str(spread or "-") for name, spread in measured.items()}
+    shown = {name: _of_so_many(spread, row.runs) for name, spread in measured.items()}
     seconds = {"seconds": row.seconds}
     return {
         "method": plain(row.method),
@@ -233,6 +234,17 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
         **(_costs_apart(row) if apart else _costs(row)),
         "device": plain(row.device),
     }
+
+
+def _of_so_many(spread: Spread | None, runs: int) -> str:
+    """With how many of the runs have it, if it is not all.
+
+    >>> _of_so_many(Spread(5.0, None, 1), 3), _of_so_many(None, 3)
+    ('5.0 (1 of 3)', '-')
+    """
+    if spread is None:
+        return "-"
+    return str(spread) if spread.n == runs else f"{spread} ({spread.n} of {runs})"
 
 
 def _costs(row: Row) -> dict[str, str]:

@@ -10,13 +10,14 @@ the first counts. What was not run is shown as missing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onepass import registry
 from onepass.data.catalogue import CATALOGUE
-from onepass.errors import UnknownNameError
-from onepass.job import PRESETS
+from onepass.errors import InputError, UnknownNameError
+from onepass.job import COMMON, PRESETS, Job, preset_names
 from onepass.report import published
 from onepass.report.formats import Cell, Table
 from onepass.report.grids import RANKED, Letters, probability, ranked
@@ -29,6 +30,7 @@ from onepass.words import plain
 LIKE = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
+EARLIER = "earlier"  # of a variant by a preset that is another one now
 # How a run is carried out and watched, and not what it learns.
 HOW = ("precision=", "engine=", "threads=", "deterministic=", "every=", "prequential=")
 # The rows of Table 3, as `--set` has them.
@@ -53,7 +55,7 @@ class Cells:
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
         first: dict[tuple[object, ...], Result] = {}
         for one in filter(as_in_the_paper, results):
-            result = replace(one, variant=_what_is_learned(one.variant))
+            result = replace(one, variant=_what_was_chosen(one))
             what = (result.method, result.revision, result.variant)
             key = (*what, result.dataset_identity, result.memory, result.seed)
             first.setdefault(key, result)
@@ -87,15 +89,41 @@ class Cells:
         return [f"{spread.mean:.4f}", deviation, str(spread.n)]
 
     def p_value(self, key: Key, other: Key, dataset: str, memory: int) -> str:
-        """Of the accuracies, over the seeds that both have."""
-        rows = self.get(key, dataset, memory), self.get(other, dataset, memory)
-        if key == other or rows[0] is None or rows[1] is None:
+        """Of what the table shows, over the seeds that both have."""
+        ours, theirs = self.get(key, dataset, memory), self.get(other, dataset, memory)
+        if key == other or ours is None or theirs is None:
             return MISSING
-        return probability(compared(rows[0].accuracies, rows[1].accuracies).t_test)
+        return probability(compared(self.by_seed(ours), self.by_seed(theirs)).t_test)
+
+    def by_seed(self, row: Row) -> Mapping[int, float]:
+        return row.accuracies if self.metric == "accuracy" else row.forgettings
 
 
-def _what_is_learned(variant: str) -> str:
-    return " ".join(word for word in variant.split() if not word.startswith(HOW))
+def _what_was_chosen(result: Result) -> str:
+    """The variant without how the run was carried out, and without settings that change nothing:
+    those that are so by default, by the preset, or by what it makes of such data (MNIST has no
+    mirror images)."""
+    words = [word for word in result.variant.split() if not word.startswith(HOW)]
+    if result.method not in registry.METHODS.entries:
+        return " ".join(words)
+    learner = registry.get(result.method).learner
+    preset = next((word for word in words[:1] if word in preset_names(learner)), COMMON)
+    pairs = [word.partition("=") for word in words]
+    settings = {name: text for name, _, text in pairs if name in learner.setting_names()}
+    alone = Job(result.method, result.dataset_identity, preset=preset)
+    try:
+        same = replace(alone, settings=settings).choices == alone.choices
+    except InputError:  # a setting of another version
+        same = False
+    if same and _has_changed(alone, result):
+        return " ".join([*words, EARLIER])
+    return " ".join(word for word in words if not (same and word.partition("=")[0] in settings))
+
+
+def _has_changed(preset: Job, result: Result) -> bool:
+    """Whether the preset by which a run was made was another one then; old lines do not tell."""
+    now = json.loads(json.dumps(preset.chosen_settings()))
+    return any(result.settings.get(name, value) != value for name, value in now.items())
 
 
 def like(
@@ -110,7 +138,12 @@ def like(
     cells = Cells.of(results, METRICS[name])
     printed = figures_of(name, datasets)
     if name == "table3":
+        if against:
+            raise InputError("table3 is tested against all of gsa, and against nothing else")
         return [_ablations(cells, printed)]
+    ran = {method for method, *_ in cells.rows}
+    if against and against not in ran:
+        raise UnknownNameError("method to compare with", against, ran)
     parts = list(dict.fromkeys(one.dataset for one in printed))
     return [
         _methods(cells, [one for one in printed if one.dataset == part], against) for part in parts

@@ -17,14 +17,16 @@ from matplotlib.ticker import MaxNLocator
 
 from onepass.errors import InputError
 from onepass.files import write_atomically
-from onepass.report import evidence
-from onepass.report.evidence import Course, Observation, Trio
+from onepass.report import evidence, proposition
+from onepass.report.courses import Course
+from onepass.report.evidence import Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.result import Result
+from onepass.words import plain
 
 SHOWN_TASKS = 4
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
-LOWEST = -6.0  # PN below is drawn at the edge
+HEADER = "| paper | it says | runs | measured | verdict |"
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
@@ -39,9 +41,12 @@ def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
     ]
     figure, grid = _sheet(len(rows), 2)
     for axes, (setting, name, courses) in zip(grid, rows, strict=True):
-        _over_tasks(axes[0], courses, Course.pn_since)
+        rates = [rate for one in courses for of in range(one.tasks) for rate in one.pn_since(of)]
+        edge = 1.1 * min(filter(math.isfinite, rates), default=-1.0)
+        _over_tasks(axes[0], courses, Course.pn_since, edge)
         axes[0].axhline(-1, color="0.4", linewidth=0.8)
-        axes[0].set(ylabel="PN", title=f"{_told(setting)}: {name}")
+        label = "PN (lowest: minus infinity)" if -math.inf in rates else "PN"
+        axes[0].set(ylabel=label, title=f"{_told(setting)}: {name}")
         _over_tasks(axes[1], courses, Course.accuracy_since)
         axes[1].set(ylabel="accuracy (%)", ylim=(0, 102), title="accuracy of these tasks")
     _finish(figure, output)
@@ -77,8 +82,8 @@ def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
     for (axes,), (setting, panel) in zip(grid, panels.items(), strict=True):
         _by_class(axes, panel)
         axes.set_title(_told(setting))
-        trios = _trios([result for runs in panel.values() for result in runs])
-        found += [claim.judged(_told(setting), trios) for claim in evidence.FIG7]
+        for name, trios in _trios([result for runs in panel.values() for result in runs]).items():
+            found += [claim.judged(f"{_told(setting)}: {name}", trios) for claim in evidence.FIG7]
     _finish(figure, output)
     return found
 
@@ -116,7 +121,7 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     figure, grid = _sheet(len(rows), 2)
     found = []
     for axes, (setting, name, runs) in zip(grid, rows, strict=True):
-        samples = [one for run in runs for one in evidence.decompositions(run)]
+        samples = [one for run in runs for one in proposition.decompositions(run)]
         if not samples:
             raise InputError(
                 f"{runs[0].method} trains no sample by a softmax: nothing to decompose"
@@ -134,7 +139,7 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[0].set(xlabel="cross-entropy", ylabel="decomposed loss", title=of)
         axes[0].legend(frameon=False)
         axes[1].set(xlabel="gap by its closed form", ylabel="gap as measured", title="the gap")
-        found += evidence.proposition_1(of, samples)
+        found += proposition.observed(of, samples)
     _finish(figure, output)
     return found
 
@@ -151,16 +156,21 @@ PAPER_FIGURES: dict[str, Callable[[Sequence[Result], Path], list[Observation]]] 
 def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     """Draws a figure, and says in a file of its name, ending in .md, what follows from it."""
     check_suffix(output)
+    beside = output.with_suffix(".md")
+    if beside.exists() and not beside.read_bytes().startswith(HEADER.encode()):
+        raise InputError(
+            f"{beside} would be replaced, and is no page of a figure: name it otherwise"
+        )
     with mpl.rc_context(STYLE):
         found = PAPER_FIGURES[what](results, output)
     text = as_markdown(found)
-    write_atomically(output.with_suffix(".md"), lambda file: file.write(text.encode()))
+    write_atomically(beside, lambda file: file.write(text.encode()))
     return text
 
 
 def as_markdown(found: Sequence[Observation]) -> str:
     """A table with a line for each observation."""
-    lines = ["| paper | it says | runs | measured | verdict |", "|---|---|---|---|---|"]
+    lines = [HEADER, "|---|---|---|---|---|"]
     for one in found:
         cells = (one.where, one.claim, one.runs, one.measured, f"**{one.verdict}**")
         escaped = (cell.replace("|", "\\|") for cell in cells)
@@ -203,18 +213,32 @@ def _courses(runs: Sequence[Result]) -> list[Course]:
     return [Course(run) for run in runs]
 
 
-def _trios(results: Sequence[Result]) -> list[Trio]:
-    """With the GSA-CE loss, without it, and joint training, by seed."""
-    kinds: dict[str, dict[int, Course]] = {"adaptive": {}, "none": {}, "joint": {}}
+def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
+    """With the GSA-CE loss, without it, and joint training, by seed: for each method and variant
+    that was run with and without, differing in nothing else."""
+    kinds: dict[str, dict[str, dict[int, Course]]] = {"adaptive": {}, "none": {}}
+    joint: dict[int, Course] = {}
     for result in results:
-        kind = "joint" if result.tasks == 1 else str(result.settings.get("weights"))
-        kinds.get(kind, {})[result.seed] = Course(result)
-    seeds = set.intersection(*(set(found) for found in kinds.values()))
-    if not seeds:
+        if result.tasks == 1:
+            if joint.setdefault(result.seed, course := Course(result)) is not course:
+                raise InputError(f"there are two runs of joint training with seed {result.seed}")
+        elif (kind := str(result.settings.get("weights"))) in kinds:
+            words = [word for word in result.variant.split() if not word.startswith("weights=")]
+            name = plain(" ".join([result.method, *words]))
+            kinds[kind].setdefault(name, {})[result.seed] = Course(result)
+    found = {
+        name: [
+            Trio(adaptive[seed], without[seed], joint[seed])
+            for seed in sorted(adaptive.keys() & without.keys() & joint.keys())
+        ]
+        for name, adaptive in kinds["adaptive"].items()
+        if (without := kinds["none"].get(name))
+    }
+    if not any(found.values()):
         raise InputError(
             "this figure needs runs of gsa, of gsa with weights=none and of joint with one seed"
         )
-    return [Trio(*(kinds[kind][seed] for kind in kinds)) for seed in sorted(seeds)]
+    return {name: trios for name, trios in found.items() if trios}
 
 
 # ---- what is drawn
@@ -232,29 +256,41 @@ def _finish(figure: Figure, output: Path) -> None:
 
 
 def _over_tasks(
-    axes: Axes, courses: Sequence[Course], values: Callable[[Course, int], list[float]]
+    axes: Axes,
+    courses: Sequence[Course],
+    values: Callable[[Course, int], list[float]],
+    edge: float = 0.0,
 ) -> None:
     """A curve for each of four tasks, from when it is learned, over the seeds."""
     count = courses[0].tasks
     shown = sorted({round(place * (count - 1) / SHOWN_TASKS) for place in range(SHOWN_TASKS)})
     for colour, of in zip(COLOURS, shown, strict=False):
         curves = [
-            {of + 1 + later: max(value, LOWEST) for later, value in enumerate(values(course, of))}
+            {of + 1 + later: value for later, value in enumerate(values(course, of))}
             for course in courses
         ]
-        _band(axes, curves, colour, f"task {of + 1}", marker="o", markersize=3)
+        _band(axes, curves, colour, f"task {of + 1}", edge, marker="o", markersize=3)
     axes.set_xlabel("tasks learned")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=8)
 
 
 def _band(
-    axes: Axes, curves: Sequence[dict[int, float]], colour: Any, label: str, **style: Any
+    axes: Axes,
+    curves: Sequence[dict[int, float]],
+    colour: Any,
+    label: str,
+    edge: float = 0.0,
+    **style: Any,
 ) -> None:
-    """Mean and standard deviation of curves over what they have in common."""
+    """Mean and standard deviation of curves over what they have in common; minus infinity stands at
+    the edge."""
     places = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[place] for place in places] for curve in curves])
-    middle, wide = values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        middle, wide = values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+    infinite = np.isneginf(middle)
+    middle[infinite], wide[infinite] = edge, 0.0
     axes.plot(places, middle, color=colour, label=label, **style)
     axes.fill_between(places, middle - wide, middle + wide, color=colour, alpha=0.15, linewidth=0)
 
@@ -287,9 +323,16 @@ def _against_accuracy(axes: Axes, panel: Panel) -> None:
 
 
 def _order(panel: Panel) -> list[str]:
-    """Classes as they arrive where they do so in tasks."""
+    """Classes as they arrive where they do so in tasks, which have to be the same for all seeds:
+    rates are averaged class by class."""
     runs = max(panel.values(), key=lambda runs: runs[0].tasks)
-    return list(Course(runs[0]).ends[-1]["a_pn"])
+    courses = _courses(runs)
+    if any(list(map(set, one.labels)) != list(map(set, courses[0].labels)) for one in courses):
+        raise InputError(
+            f"{runs[0].method} has other classes in a task from seed to seed, and no order of "
+            "arrival that could be drawn"
+        )
+    return list(courses[0].ends[-1]["a_pn"])
 
 
 def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:

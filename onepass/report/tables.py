@@ -21,6 +21,7 @@ from onepass.result import Result
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
 KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
+NOT_CHOSEN = {"seed", "device", "memory", "mean", "std"}  # settings that follow from the rest
 log = logging.getLogger("onepass")
 
 
@@ -34,7 +35,7 @@ class Spread:
 
     @classmethod
     def over(cls, values: Iterable[float | None]) -> Spread | None:
-        """Nothing where a value is missing.
+        """Of those that are known; nothing if none is.
 
         >>> print(Spread.over([90.0, 92.0, 94.0]))
         92.0 ± 2.0
@@ -71,6 +72,7 @@ class Row:
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
     stream: str  # all that is known of it: rows are comparable if they share it
     accuracies: Mapping[int, float]  # by seed
+    forgettings: Mapping[int, float]  # likewise, of those that have one
     where: str  # of the first run
 
 
@@ -108,7 +110,8 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     """The results of each row: those of one method, revision, variant, dataset and memory, in the
     order in which they first come. A run that lies in two folders, or that was made for two
     memories and uses none, counts once. Of two datasets with the same name each is shown by more of
-    its path; a revision that is not the method's present one is part of the variant."""
+    its path; a revision that is not the method's present one is part of the variant, and so are
+    settings that differ in spite of it."""
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
     revisions: dict[tuple[Any, ...], set[int]] = {}
     names = _names_of_data(results)
@@ -121,9 +124,10 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     return [
         row
         for key, group in groups.items()
-        for row in _one_of_each_seed(
+        for alike in _of_the_same_settings(
             [_with_revision(result, revisions[key[:-1]]) for result in group.values()]
         )
+        for row in _one_of_each_seed(alike)
     ]
 
 
@@ -135,6 +139,21 @@ def _with_revision(result: Result, shown: set[int]) -> Result:
         return result
     word = f"revision={revision or 'unknown'}"
     return replace(result, variant=f"{word} {result.variant}".rstrip())
+
+
+def _of_the_same_settings(runs: list[Result]) -> list[list[Result]]:
+    """One row, unless settings differ that the variant does not name: a preset has changed between
+    two runs. Then they are part of it. Old lines do not tell their settings."""
+    shared = set.intersection(*(set(run.settings) for run in runs)) - NOT_CHOSEN
+    first = runs[0].settings
+    differing = sorted(
+        name for name in shared if any(run.settings[name] != first[name] for run in runs)
+    )
+    rows: dict[str, list[Result]] = {}
+    for run in runs:
+        words = " ".join(f"{name}={run.settings[name]}" for name in differing)
+        rows.setdefault(words, []).append(replace(run, variant=f"{run.variant} {words}".strip()))
+    return list(rows.values())
 
 
 def _data_of(result: Result) -> str:
@@ -231,6 +250,7 @@ def _row(group: list[Result]) -> Row:
         paper_dataset=first.dataset_identity if all(map(as_in_the_paper, group)) else None,
         stream=_stream_of(first),
         accuracies={one.seed: one.accuracy for one in group},
+        forgettings={one.seed: one.forgetting for one in group if one.forgetting is not None},
         where=first.out,
     )
 

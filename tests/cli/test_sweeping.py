@@ -385,6 +385,19 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
 
 
 @pytest.mark.usefixtures("here")
+def test_who_asks_for_a_watcher_in_vain_is_told(here: None, file: Path, tmp_path: Path) -> None:
+    """They write into run folders, and a run that is finished has no more to be watched."""
+    out, lines_file = tmp_path / "runs", tmp_path / "a.jsonl"
+    file.write_text(SMALL.replace('["er", "finetune"]', '"finetune"').replace("= 2", "= 1"))
+    assert "probes" not in sweep(file, "--out", out).err
+    file.write_text(file.read_text() + 'probe = "balance"\n')
+    assert "skipped: 1, such as finetune-synthetic" in sweep(file, "--out", out).err
+    assert "what probes say is not kept" in sweep(file, "--append", lines_file).err
+    watched = sweep(file, "--out", tmp_path / "other")
+    assert "probes" not in watched.err
+    assert "probes" not in sweep(file, "--out", tmp_path / "other").err
+
+
 def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_path: Path) -> None:
     out, appended = tmp_path / "out", tmp_path / "lines.jsonl"
     sweep(file, "--out", out)

@@ -93,6 +93,18 @@ def test_what_learned_something_else_is_not_compared(other: dict, tmp_path: Path
     assert {row["pairs"] for row in rows(file, "--against", "er")} == {""}
 
 
+def test_what_keeps_nothing_is_compared_with_one_memory_and_never_with_any_of_several(
+    tmp_path: Path,
+) -> None:
+    """As if it were that of M=100, side by side with M=200 too."""
+    lines = [*of("er", THEIRS), *of("finetune", OURS, memory=0)]
+    alone = written(tmp_path / "a.jsonl", *lines)
+    assert rows(alone, "--against", "er")[1]["pairs"] == "6"
+    several = written(tmp_path / "b.jsonl", *lines, *of("er", OURS, memory=200))
+    assert {row["pairs"] for row in rows(several, "--against", "er")} == {""}
+    assert "several sizes of memory" in onepass("table", several, "--against", "er").out
+
+
 def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: Path) -> None:
     shifted = {seed: one - 1 for seed, one in THEIRS.items()}
     lines = [

@@ -13,6 +13,7 @@ from command import onepass
 from figures_of_runs import of_the_paper, told, written
 from test_formats import check_tabular
 
+from onepass import sweep
 from onepass.report import paper
 from onepass.report.published import figures
 
@@ -60,7 +61,7 @@ def test_a_cell_is_the_mean_over_seeds_however_they_were_run(tmp_path: Path) -> 
     "other",
     [
         {"variant": "lr=5e-4"},
-        {"variant": "tuned lr=5e-4"},
+        {"variant": "tuned lr=6e-4"},
         {"samples": []},
         {"samples": [[450] * 100, [50] * 100]},
         {"stream": "long-tail"},
@@ -132,6 +133,78 @@ def test_paired_tests_stand_in_the_papers_table_if_they_are_asked_for(tmp_path: 
     asked = ("--like", "table1", "--dataset", "cifar100", "--format", "markdown")
     table = cells(onepass("table", file, *asked, "--against", "gsa").out)
     assert table["er"][2] == "0.035" and table["gsa"][2] == "-"
+
+
+def test_tests_in_table_2_are_of_forgetting(tmp_path: Path) -> None:
+    lines = [of_the_paper("gsa", s, 30.0 + s, forgetting=9.0 + s * s) for s in range(3)]
+    lines += [of_the_paper("er", s, 29.0 + 0.5 * s, forgetting=5.0) for s in range(3)]
+    file = written(tmp_path / "a.jsonl", *lines)
+    asked = ("--like", "table2", "--dataset", "cifar100", "--format", "markdown")
+    table = cells(onepass("table", file, *asked, "--against", "gsa").out)
+    # -4, -5 and -8: t = 4.714, two degrees of freedom; of the accuracies it would be 0.035
+    assert table["er"][2] == "0.042"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("table1", "--against", "err"), "Valid: gsa"),
+        (("table1", "--against", "gsa", "--format", "csv"), "csv"),
+        (("table3", "--against", "gsa"), "all of gsa"),
+    ],
+    ids=str,
+)
+def test_a_test_that_the_papers_table_has_not_is_refused(
+    asked: tuple, said: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.jsonl", of_the_paper("gsa", 0, 30.0))
+    done = onepass("table", file, "--like", *asked)
+    assert done.status == 2 and said in done.error and not done.out
+
+
+def test_what_is_so_by_default_or_by_the_preset_is_no_variant(tmp_path: Path) -> None:
+    table = made(
+        tmp_path,
+        of_the_paper("gsa", 0, 20.0, variant="weights=adaptive precision=bf16"),
+        of_the_paper("gsa", 1, 22.0, variant="weights=gone"),
+        of_the_paper("gsa", 0, 30.0, variant="tuned lr=3e-4"),
+        of_the_paper("gsa", 1, 40.0, variant="tuned lr=1e-3"),  # the default, but not the preset's
+    )
+    assert (table["gsa"][0], table["gsa tuned"][0]) == ("20.0 (1)", "**30.0 (1)**")
+
+
+def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -> None:
+    lines = [
+        of_the_paper("gsa", seed, 30.0 + seed, variant="tuned", settings={"lr": lr})
+        for seed, lr in enumerate((3e-4, 3e-4, 7e-4))
+    ]
+    assert made(tmp_path, *lines)["gsa tuned"][0] == "30.5 ± 0.7 (2)"
+
+
+def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
+    """The whole too, as the variant that says nothing, with all seeds that the parts have."""
+    planned = sweep.read(ROOT / "experiments/ablations.toml", device="cpu")
+    seeds: dict[str, set[int]] = {}
+    for job in (one.job for one in planned):
+        words = [word for word in job.variant.split() if not word.startswith(paper.HOW)]
+        seeds.setdefault(" ".join(words), set()).add(job.seed)
+    for variant in ("", *paper.ABLATIONS.values()):
+        assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3
+
+
+def test_what_the_data_decide_is_no_variant(tmp_path: Path) -> None:
+    """On MNIST, where a mirror image is no image of the class, presets for all data, and
+    gsa-released, do without; whoever chooses other repeats has chosen something."""
+    table = made(
+        tmp_path,
+        of_the_paper("gsa-released", 0, 80.0, "mnist", variant="mirror=false"),
+        of_the_paper("gsa", 0, 90.0, "mnist", variant="best mirror=false repeats=4 every=100"),
+        of_the_paper("gsa", 1, 10.0, "mnist", variant="best mirror=false repeats=3"),
+        of_the_paper("gsa", 2, 10.0, "mnist", variant="best mirror=false"),  # the preset's repeats
+        dataset="mnist",
+    )
+    assert table["gsa-released"][4] == "80.0 (1)"
+    assert table["gsa best"][4] == "**90.0 (1)**"
 
 
 def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:

@@ -2,17 +2,23 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from command import onepass
+from matplotlib.figure import Figure
 from PIL import Image
 
+from onepass.errors import InputError
 from onepass.executors.here import Here
-from onepass.report import evidence
-from onepass.report.evidence import Claim, Course, decomposed, rank_correlation
+from onepass.report import evidence, paper_figures, proposition
+from onepass.report.courses import Course
+from onepass.report.evidence import Claim, rank_correlation
+from onepass.report.proposition import decomposed
 from onepass.report.tables import read
 
 SWEEP = """
@@ -112,18 +118,119 @@ def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
         assert done.status == 2 and missing in done.error
 
 
-def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
+def copied(runs, folder):
+    """The first run of er."""
     (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
-    copy = tmp_path / only.name
-    copy.mkdir()
-    for path in only.iterdir():
-        copy.joinpath(path.name).write_bytes(path.read_bytes())
-    copy.joinpath("balance.jsonl").write_text("{half")
+    return Path(shutil.copytree(only, folder / only.name))
+
+
+def test_a_stream_whose_tasks_share_classes_is_refused(runs, tmp_path):
+    """As those of a blurry stream do; here the record says that two classes changed places."""
+    copy = copied(runs, tmp_path)
+    record = copy / "run.json"
+    said = json.loads(record.read_text())
+    first, *_, last = said["stream"]["classes"]
+    first[0], last[0] = last[0], first[0]
+    record.write_text(json.dumps(said))
     done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
-    assert done.status == 2 and "balance.jsonl is damaged" in done.error
+    assert done.status == 2 and "other tasks than their own" in done.error
+
+
+def of_seed(seed, variant="", weights="adaptive", tasks=5):
+    """As much of a result as says which runs belong together."""
+    method = "gsa" if tasks > 1 else "joint"
+    settings = {"weights": weights} if tasks > 1 else {}
+    return SimpleNamespace(
+        method=method, seed=seed, variant=variant, settings=settings, tasks=tasks
+    )
+
+
+def test_with_and_without_the_loss_nothing_else_differs():
+    """A third kind of gsa in the folder would otherwise stand for the whole of it."""
+    joint = [of_seed(seed, tasks=1) for seed in (0, 1)]
+    whole, without = of_seed(1), of_seed(1, "weights=none", "none")
+    others = [
+        of_seed(1, "sampling=random"),
+        of_seed(1, "lr=1 weights=none", "none"),
+        of_seed(1, "weights=w", "w"),
+        of_seed(0),  # has no other with it
+    ]
+    found = paper_figures._trios([whole, without, *others, *joint])
+    assert list(found) == ["gsa"]
+    assert [[one.result for one in trio] for trio in found["gsa"]] == [[whole, without, joint[1]]]
+    more = [of_seed(0, "lr=1"), of_seed(0, "lr=1 weights=none", "none")]
+    assert list(paper_figures._trios([whole, without, *more, *joint])) == ["gsa", "gsa lr=1"]
+    with pytest.raises(InputError, match="two runs of joint"):
+        paper_figures._trios([whole, without, joint[1], of_seed(1, "lr=1", tasks=1)])
+
+
+def test_classes_that_arrive_otherwise_in_each_seed_have_no_order(monkeypatch):
+    labels = {0: [["0", "1"], ["2"]], 1: [["1", "0"], ["2"]], 2: [["2", "1"], ["0"]]}
+
+    def course(run):
+        arrived = [label for group in labels[run.seed] for label in group]
+        return SimpleNamespace(labels=labels[run.seed], ends=[{"a_pn": dict.fromkeys(arrived)}])
+
+    monkeypatch.setattr(paper_figures, "Course", course)
+    panel = {"gsa": [of_seed(0), of_seed(1)], "joint": [of_seed(2, tasks=1)]}
+    assert paper_figures._order(panel) == ["0", "1", "2"]
+    with pytest.raises(InputError, match="order of arrival"):
+        paper_figures._order({"gsa": [of_seed(0), of_seed(2)]})
+
+
+def test_a_page_of_somebody_elses_is_not_replaced(runs, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("# Mine\n")
+    done = onepass("figure", "loss-curves", runs, "-o", tmp_path / "README.png")
+    assert done.status == 2 and "README.md" in done.error
+    assert page.read_text() == "# Mine\n" and list(tmp_path.iterdir()) == [page]
+
+
+def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
+    copy = copied(runs, tmp_path)
+    whole = copy.joinpath("balance.jsonl").read_text().splitlines(keepends=True)
+    for content, said in (
+        ("{half", "balance.jsonl is damaged"),
+        ('{"task": 0}\n', "balance.jsonl is damaged: a line has no a_pn"),
+        ("".join(whole[:-1]), "balance.jsonl tells of 4 tasks, and the run had 5"),
+    ):
+        copy.joinpath("balance.jsonl").write_text(content)
+        done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")
+        assert done.status == 2 and said in done.error
+
+
+def test_curves_are_drawn_at_their_means_however_low_and_infinity_at_the_edge():
+    axes = Figure().subplots()
+    curves = [{1: -1.0, 2: -9.0, 3: -2.0}, {1: -1.0, 2: -11.0, 3: -math.inf}]
+    paper_figures._band(axes, curves, "0", "task 1", edge=-12.0)
+    assert axes.lines[0].get_ydata().tolist() == [-1.0, -10.0, -12.0]
 
 
 # ---- what is measured
+
+
+class Silent(Course):
+    """Of a method that trains nothing by a softmax, or whose only class had no rival."""
+
+    ends: ClassVar = [
+        {name: dict.fromkeys(labels) for name in ("p", "n", "pn", "a_pn")}
+        | {"pn_of_tasks": [None] * len(labels)}
+        for labels in ("0", "01", "012")
+    ]
+
+
+def test_where_nothing_was_measured_nothing_is_confirmed():
+    assert all(math.isnan(rate) for rate in Silent(None).pn_since(0))
+    for claim in evidence.FIG1[:3] + evidence.FIG3[:5]:
+        assert claim.judged("runs", [Silent(None)]).verdict == "not measured", claim.number
+
+
+def test_one_class_without_a_rival_has_no_gradient_to_compare_with():
+    first = {"pn": {"0": None}, "pn_of_tasks": [None], "n": {"0": 0.0}, "p": {"0": 0.0}}
+    course = Made(None)
+    course.__dict__["ends"] = [first, *Made.ends[1:]]
+    assert math.isnan(course.pn(0, 0)) and course.pn(2, 1) == -math.inf
+    assert math.isnan(evidence.drop(course, "n")) and math.isnan(evidence.drop(course, "p"))
 
 
 @pytest.mark.parametrize(
@@ -134,10 +241,12 @@ def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
         ([0.5, 0.6, 0.4], "confirmed"),
         ([-0.5, -0.6, -0.4], "contradicted"),
         ([0.5, -0.4], "undecided"),
+        ([0.5, 0.9, 0.1], "undecided"),  # t(2) = 4.3 standard errors
+        ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
         ([math.nan], "not measured"),
     ],
 )
-def test_a_verdict_needs_two_standard_errors(values, verdict):
+def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
     up = Claim("x", "it is above", "number", float, above=0)
     down = Claim("x", "it is below", "number", lambda value: -value, below=0)
     assert up.judged("runs", values).verdict == verdict
@@ -209,10 +318,10 @@ def test_the_decomposed_loss_of_random_logits_is_above_by_the_closed_form():
 
 def test_a_gap_that_is_not_the_closed_form_is_seen():
     right = [decomposed([1.0, 2.0, 3.0], y, [True, True, False]) for y in range(3)]
-    verdicts = [one.verdict for one in evidence.proposition_1("runs", right)]
+    verdicts = [one.verdict for one in proposition.observed("runs", right)]
     assert verdicts == ["confirmed", "confirmed"]
     wrong = [right[0]._replace(decomposed=right[0].ce - 0.1)]
-    verdicts = [one.verdict for one in evidence.proposition_1("runs", wrong)]
+    verdicts = [one.verdict for one in proposition.observed("runs", wrong)]
     assert verdicts == ["contradicted", "contradicted"]
 
 
@@ -220,7 +329,7 @@ def test_logged_samples_are_decomposed_with_the_classes_of_their_time(runs):
     folder = next(path.parent for path in runs.glob("gsa-*/result.json"))
     lines = [json.loads(line) for line in (folder / "logits.jsonl").read_text().splitlines()]
     count = sum(sum(batch["weight"]) for line in lines for batch in line["batches"])
-    samples = evidence.decompositions(read(Path(folder))[0])
+    samples = proposition.decompositions(read(Path(folder))[0])
     assert len(samples) == count
     assert all(one.gap == 0 for one in samples if one.task == 0)  # there is no old class
     assert {one.new for one in samples if one.task == 4} == {True, False}

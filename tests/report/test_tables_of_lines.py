@@ -119,6 +119,25 @@ def test_what_an_old_line_does_not_tell_is_missing_and_never_guessed(tmp_path: P
     assert exported["steps_per_second"] == exported["memory_bytes"] == ""
 
 
+def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
+    lines = [told("er", seed, 80.0) for seed in range(3)]
+    lines[1]["forgetting"] = 5.0
+    done = onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "markdown")
+    assert "| 80.0 ± 0.0 | 5.0 (1 of 3) | - | 3 |" in done.out
+
+
+def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Path) -> None:
+    lines = [
+        told("gsa", seed, 70.0 + seed, variant="best", settings={"lr": lr, "mix": 64, "seed": seed})
+        for seed, lr in enumerate((3e-4, 3e-4, 7e-4))
+    ]
+    lines.append(told("er", 0, 60.0, variant="best"))
+    file = written(tmp_path / "a.jsonl", *lines)
+    made = rows(onepass("table", file, "--format", "csv").out)
+    found = {(row["variant"], row["accuracy"], row["n"]) for row in made if row["method"] == "gsa"}
+    assert found == {("best lr=0.0003", "70.5000", "2"), ("best lr=0.0007", "72.0000", "1")}
+
+
 def test_the_committed_lines_are_rendered() -> None:
     results = Path(__file__).parents[2] / "results"
     found = rows(onepass("table", results, "--format", "csv").out)

@@ -62,7 +62,7 @@ function best() {
         value: (one) => one.order[place]?.name,
         cell: ({ order }) => (order[place] ? [make("span", {}, word(order[place].name), " ", spread(order[place].accuracy), ` (n=${order[place].seeds.length})`)] : [MISSING]),
       })),
-      { label: "methods", number: true, value: (one) => one.order.length, cell: (one) => [String(one.order.length)] },
+      { label: "rows", number: true, value: (one) => one.order.length, cell: (one) => [String(one.order.length)] },
     ],
     rows: settings().map((one) => ({
       name: one.name, order: one.rows.filter((row) => !isReference(row)),
@@ -267,7 +267,7 @@ function balanceOf(row) {
     name: `task ${task + 1}`, colour, points: pn.map((after, k) => [k + 1, after[task]]).filter((one) => isNumber(one[1])),
   }));
   const made = [make("h3", {}, title), legendOf(series), lineChart({
-    title: "PN of the classes of each task", note: "PN(t, t'): positive over negative gradients on the logits of task t' while task t is learned. At \u22121 they balance; nearer to 0, the logits are pushed down.",
+    title: "PN of the classes of each task", note: "PN(t, t'): positive over negative gradients on the logits of task t' while task t is learned. At \u22121 they balance; below, the logits are pushed down more than up; nearer to 0, up more than down.",
     series, x: { label: "while task t is learned", whole: true }, y: { label: "PN", digits: 2 },
   })];
   if (labels.length) {
