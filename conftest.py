@@ -2,7 +2,7 @@
 side; interrupts that arrive, whoever started the tests (a shell's background jobs ignore them, and
 so would every command that a test starts); no width of a terminal, which pytest's workers are told;
 all of scikit-learn's checks; Triton's kernels by its interpreter, where there is no GPU; and, for
-documents, an empty folder to write in."""
+documents, an empty folder to write in. Documents that take long are run with what is slow."""
 
 import os
 import signal
@@ -15,9 +15,17 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fast/fused_norm.py"]  # no Triton
 
+SLOW_DOCUMENTS = ("onepass.checks", "onepass.methods.gss.GSS")  # both have tests that are not
 os.environ.pop("COLUMNS", None)
 os.environ["SCIPY_ARRAY_API"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.name in SLOW_DOCUMENTS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

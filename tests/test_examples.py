@@ -1,12 +1,13 @@
 """The examples run as they stand."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 from registries import put_back
 
-from onepass.checks import NEEDS_GPU, check_method
+from onepass.checks import CHECKS, NEEDS_GPU, check_method
 from onepass.nets import NETWORKS
 from onepass.registry import METHODS
 from onepass.streams import STREAMS
@@ -26,13 +27,34 @@ def test_the_example_runs_and_says_something(path, capsys, monkeypatch, tmp_path
     assert "accuracy" in capsys.readouterr().out
 
 
-def test_a_method_with_a_teacher_keeps_the_contract(monkeypatch):
-    """Nothing but what needs a GPU or a memory is exempt: passes and bytes of the previous network
-    are counted and declared like any other."""
+@pytest.fixture
+def lwf(monkeypatch):
+    """Imported anew, since what it registers goes with each test."""
     put_back(monkeypatch, METHODS)
+    monkeypatch.delitem(sys.modules, "lwf", raising=False)
     monkeypatch.syspath_prepend(EXAMPLES[0].parent)
     import lwf
 
-    outcome = check_method(lwf.LwF)
+    return lwf.LwF
+
+
+OF_A_TEACHER = (
+    "a_saved_learner_goes_on_exactly",
+    "declared_images_are_counted",
+    "kept_bytes_are_declared",
+    "the_head_grows",
+)
+
+
+@pytest.mark.parametrize("name", OF_A_TEACHER)
+def test_a_teacher_is_saved_counted_declared_and_grown(name, lwf):
+    CHECKS[name](lwf)
+
+
+@pytest.mark.slow
+def test_a_method_with_a_teacher_keeps_the_contract(lwf):
+    """Nothing but what needs a GPU or a memory is exempt: passes and bytes of the previous network
+    are counted and declared like any other."""
+    outcome = check_method(lwf)
     assert not outcome.failed
     assert set(outcome.exempt) - set(NEEDS_GPU) == {"memory_reaches_the_gradient"}

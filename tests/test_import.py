@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -24,9 +25,9 @@ import numpy
 def generators():
     return str([random.getstate(), numpy.random.get_state(), torch.get_rng_state().tolist()])
 
-before, began = generators(), time.perf_counter()
+before, began = generators(), time.process_time()
 import onepass
-seconds = time.perf_counter() - began
+seconds = time.process_time() - began
 print(json.dumps([seconds, generators() == before, list(sys.modules)]))
 """
 TRAIN = """
@@ -57,22 +58,23 @@ def python(code: str, *arguments: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def imports() -> list[tuple[float, bool, list[str]]]:
-    return [python(IMPORT) for _ in range(3)]
+def imported() -> tuple[float, bool, list[str]]:
+    return python(IMPORT)
 
 
-def test_importing_onepass_takes_under_half_a_second_more_than_torch(imports: list) -> None:
-    assert min(seconds for seconds, _, _ in imports) < 0.5
+def test_importing_onepass_takes_under_half_a_second_more_than_torch(imported: tuple) -> None:
+    """Of the processor; a busy machine is given two more chances."""
+    times = itertools.chain([imported[0]], (python(IMPORT)[0] for _ in range(2)))
+    assert any(seconds < 0.5 for seconds in times)
 
 
-def test_importing_onepass_brings_in_nothing_heavy(imports: list) -> None:
-    for _, _, modules in imports:
-        packages = {name.split(".")[0] for name in modules}
-        assert not packages & HEAVY
+def test_importing_onepass_brings_in_nothing_heavy(imported: tuple) -> None:
+    packages = {name.split(".")[0] for name in imported[2]}
+    assert not packages & HEAVY
 
 
-def test_importing_onepass_moves_no_global_generator(imports: list) -> None:
-    assert all(still for _, still, _ in imports)
+def test_importing_onepass_moves_no_global_generator(imported: tuple) -> None:
+    assert imported[1]
 
 
 def test_a_training_run_needs_torch_numpy_and_pillow_only(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def every_method() -> Iterator[Any]:
     """A few will do for `make test`: there the contract stops and resumes every learner, and what
     is stopped here is a run."""
     for info in registry.methods():
-        marks = () if info.key in ("er", "gsa", "scr", "gdumb") else pytest.mark.slow
+        marks = () if info.key in ("er", "gsa", "scr") else pytest.mark.slow
         yield pytest.param(info, id=info.key, marks=marks)
 
 

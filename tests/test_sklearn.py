@@ -16,7 +16,7 @@ import onepass
 from onepass import InputError, UnknownNameError, registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
-FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "derpp": {"replay": 16}, "scr": {"replay": 16}}
+FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "scr": {"replay": 16}}
 WORDS = ("owl", "cat", "bee")  # neither in alphabetical order nor in that of their numbers
 
 

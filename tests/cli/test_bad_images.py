@@ -105,12 +105,13 @@ def test_a_file_for_out_is_not_a_folder_whichever_way_it_is_found(tmp_path: Path
     assert "a file is in the way" in line and "Errno" not in line
 
 
-def test_every_failure_is_told(tmp_path: Path) -> None:
-    for jobs in ("1", "2"):
-        runs = ("run", "er", "gsa", "finetune", "--set", "lr=1e30", "--dataset", "synthetic")
-        done = onepass(*runs, "--jobs", jobs, "--out", tmp_path / jobs)
-        assert done.status == 1
-        assert all(f"the loss of {name!r}" in done.error for name in ("er", "gsa", "finetune"))
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_every_failure_is_told(jobs: int, tmp_path: Path) -> None:
+    """A failure in a process of its own is told by the tests of the executors too."""
+    runs = ("run", "er", "gsa", "finetune", "--set", "lr=1e30", "--dataset", "synthetic")
+    done = onepass(*runs, "--jobs", jobs, "--out", tmp_path)
+    assert done.status == 1
+    assert all(f"the loss of {name!r}" in done.error for name in ("er", "gsa", "finetune"))
 
 
 def test_scoring_less_often_than_the_stream_is_long_still_ends_with_a_result(

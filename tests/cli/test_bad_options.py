@@ -210,7 +210,8 @@ exec "$@" --resume
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    run = command("run", "er", "--device", "cpu", "--json", "--checkpoint", 40, "--out", disk)
+    short = ("run", "er", "--batch", 60, "--device", "cpu", "--json", "--out")
+    run = command(*short, disk, "--checkpoint", 8)
     line = ["unshare", "-rm", "sh", "-c", FULL_DISK, "sh", str(disk), *run]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     done = Done(ended.returncode, ended.stdout, ended.stderr)
@@ -220,7 +221,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path
     listed = done.err.split("status 2\n")[1].split("er seed")[0].split()
     assert set(listed) - {".lock"} == {"checkpoint.pt", "events.jsonl", "run.json", "log.txt"}
     assert done.status == 0, done.err
-    whole = onepass("run", "er", "--device", "cpu", "--json", "--out", tmp_path / "w").record
+    whole = onepass(*short, tmp_path / "whole").record
     assert done.record["state_sha256"] == whole["state_sha256"]
 
 

@@ -62,8 +62,11 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Done:
 # ---- the default job
 
 
-def test_the_default_job_ends_with_a_table_and_a_picture(tmp_path: Path) -> None:
-    done = process("run", "gsa", cwd=tmp_path)
+def test_the_default_job_ends_with_a_table_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = onepass("run", "gsa")
     assert done.status == 0, done.err
     rows = [line.split() for line in done.out.splitlines() if line.strip()]
     assert {"method", "accuracy", "forgetting", "n", "steps/s"} <= set(rows[0])
@@ -189,10 +192,15 @@ def test_a_preset_gives_settings_and_set_overrides_them(
     assert (learner["lr"], learner["loss"]) == (2e-3, "mean")
 
 
-@pytest.mark.parametrize(
-    ("method", "preset"),
-    [(info.key, name) for info in registry.methods() for name in info.learner.presets],
-)
+LONG = ("gdumb", "gss", "ocm")  # with their authors' settings
+PRESETS = [
+    pytest.param(info.key, name, marks=[pytest.mark.slow] * (info.key in LONG))
+    for info in registry.methods()
+    for name in info.learner.presets
+]
+
+
+@pytest.mark.parametrize(("method", "preset"), PRESETS)
 def test_every_preset_can_be_run(method: str, preset: str, tmp_path: Path) -> None:
     wanted = registry.get(method).learner.presets[preset].settings
     mirrors = ("--set", "mirror=true") if wanted.get("mirror") else ()  # these data are not for it

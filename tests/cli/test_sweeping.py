@@ -434,6 +434,7 @@ def test_when_the_time_is_up_what_is_running_stops_and_can_go_on(
 # ---- everything at once
 
 
+@pytest.mark.slow  # each alone is tested above, with the executors or with bad options
 def test_whatever_happens_to_six_runs_they_end_with_the_same_bits() -> None:
     """benchmarks/faults.py, which says what it does to them."""
     line = [sys.executable, str(ROOT / "benchmarks/faults.py"), "--runs", "6", "--seed", "1"]

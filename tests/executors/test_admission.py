@@ -12,7 +12,7 @@ import pytest
 from puppets import KILLED, failed, play, result
 
 from onepass import data
-from onepass.errors import TooLargeError
+from onepass.errors import TooLargeError, TrainingError
 from onepass.executors import Fits, How, InOrder, execute_all, processes, seats
 from onepass.executors.memory import MIB, PROCESS, Memory, Taken, free_bytes, taken
 from onepass.executors.processes import Processes
@@ -162,6 +162,19 @@ def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
     monkeypatch.setattr(seats, "killed_by_kernel", lambda: 3)
     stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert stage.of(JOBS[0]) == [2, 2]
+
+
+def test_a_run_whose_worker_is_killed_twice_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED, KILLED]})
+    monkeypatch.setattr(seats, "killed_by_kernel", lambda: 3)
+    ended = dict(stage.play(JOBS, tmp_path, Processes(2, memory(None))))
+    problem = ended.pop(0)
+    assert isinstance(problem, TrainingError)
+    assert all(word in str(problem) for word in ("killed", JOBS[0].folder_name, "--resume"))
+    assert len(stage.of(JOBS[0])) == 2
+    assert len(ended) == len(JOBS) - 1 and all(isinstance(one, Result) for one in ended.values())
 
 
 def test_a_run_that_is_alone_and_finds_no_memory_is_reported(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -93,6 +94,13 @@ def finished(out: Path, jobs: list[Job]) -> list[bool]:
     return [(out / job.folder_name / "result.json").exists() for job in jobs]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    """Of three seeds of the long job, one at a time, in this process."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    return [run(job, out) for job in seeds(LONG, 3)]
+
+
 # ---- the same bits
 
 
@@ -100,8 +108,8 @@ def test_two_at_once_give_the_bits_of_one_at_a_time(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
     """And print one JSON object for each run and nothing else. The probe is made by the worker."""
-    asked = ("run", "finetune", "er", "--dataset", "synthetic", "--seeds", 2, "--device", "cpu")
-    asked = (*asked, "--probe", "balance")
+    asked = ("run", "finetune", "er", "--dataset", "synthetic", "--batch", 30, "--seeds", 2)
+    asked = (*asked, "--device", "cpu", "--probe", "balance")
     child = begin(*asked, "--json", "--jobs", 2, "--out", tmp_path / "two")
     alone = onepass(*asked, "--json", "--jobs", 1, "--out", tmp_path / "one")
     together = end(child)
@@ -196,24 +204,24 @@ def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
 
 
 def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+    tmp_path: Path, begin: Callable[..., subprocess.Popen], undisturbed: list[Result]
 ) -> None:
     """Without --resume; and those that the worker would have run next are run too."""
     jobs = seeds(LONG, 3)
-    out = tmp_path / "out"
-    child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 9, "--out", out)
-    saved = [out / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
+    child = begin(*LONG_COMMAND, "--seeds", 3, "--checkpoint", 9, "--out", tmp_path)
+    saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
     assert eventually(lambda: all(path.exists() for path in saved))
     os.kill(workers(child.pid)[0], signal.SIGKILL)
     done = end(child)
     assert done.status == 0, done.err
     assert "killed" in done.err and "tried once more" in done.err
-    assert facts(done.records) == facts([run(job, tmp_path / "whole") for job in jobs])
-    logs = [(out / job.folder_name / "log.txt").read_text() for job in jobs]
+    assert facts(done.records) == facts(undisturbed)
+    logs = [(tmp_path / job.folder_name / "log.txt").read_text() for job in jobs]
     (disturbed,) = [log for log in logs if "killed" in log]
     assert "resumed after step" in disturbed and "finished" in disturbed
 
 
+@pytest.mark.slow  # the same is tested with puppets for workers, in `test_admission.py`
 def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     jobs, kills, told = seeds(LONG, 2), [], []
 
@@ -294,36 +302,35 @@ def test_a_failure_that_stops_all_leaves_no_worker(tmp_path: Path) -> None:
 
 
 def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen]
+    tmp_path: Path, begin: Callable[..., subprocess.Popen], undisturbed: list[Result]
 ) -> None:
     """Beside a finished run, which is left alone, and a folder in the way, which stops no other."""
     jobs = seeds(LONG, 4)
-    out = tmp_path / "broken"
-    child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", out)
-    saved = [out / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
+    child = begin(*LONG_COMMAND, "--seeds", 2, "--checkpoint", 1, "--out", tmp_path)
+    saved = [tmp_path / job.folder_name / "checkpoint.pt" for job in jobs[:2]]
     assert eventually(lambda: all(path.exists() for path in saved))
     at_work = workers(child.pid)
     assert len(at_work) >= 2
     child.kill()
     assert child.wait() == -signal.SIGKILL
     assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
-    assert not all(finished(out, jobs[:2]))
+    assert not all(finished(tmp_path, jobs[:2]))
     broken = [checkpoint.read(path)["tick"]["step"] for path in saved]
     assert min(broken) > 0
 
-    whole = [run(job, tmp_path / "whole") for job in jobs[:2]]
-    whole.append(run(jobs[2], out))
-    refused(jobs[3], out / jobs[3].folder_name)
-    with untouched(out / jobs[2].folder_name), untouched(out / jobs[3].folder_name):
-        done = onepass(*LONG_COMMAND, "--seeds", 4, "--resume", "--out", out)
+    shutil.copytree(undisturbed[2].out, tmp_path / jobs[2].folder_name)
+    refused(jobs[3], tmp_path / jobs[3].folder_name)
+    with untouched(tmp_path / jobs[2].folder_name), untouched(tmp_path / jobs[3].folder_name):
+        done = onepass(*LONG_COMMAND, "--seeds", 4, "--resume", "--out", tmp_path)
     assert done.status == 2
     assert jobs[3].folder_name in done.error and "notes.txt" in done.error
-    assert facts(done.records) == facts(whole)
-    for one in whole:
-        resumed = out / Path(one.out).name
+    assert facts(done.records) == facts(undisturbed)
+    for one in undisturbed:
+        resumed = tmp_path / Path(one.out).name
         assert timeless(events(resumed)) == timeless(events(Path(one.out)))
 
 
+@pytest.mark.slow  # that whatever ends the parent's work ends its workers is tested above
 def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:

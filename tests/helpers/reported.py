@@ -1,7 +1,11 @@
-"""Finished runs to make tables and figures of."""
+"""Finished runs to make tables and figures of, and what is read from those."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import shutil
 from pathlib import Path
 
 from command import onepass
@@ -17,3 +21,23 @@ def reported(out: Path) -> Path:
     (out / "unfinished").mkdir()
     (out / "unfinished/run.json").write_text("{}")
     return out
+
+
+def results(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in folder.rglob("result.json")]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def changed(folder: Path, **values: object) -> None:
+    path = folder / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def named(runs: Path, folder: Path, name: str) -> Path:
+    """A folder of one run whose dataset has that name."""
+    shutil.copytree(runs / "er-synthetic-m100-s0", folder / "er")
+    changed(folder / "er", dataset=name)
+    return folder

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from command import onepass
 from PIL import Image
-from reported import METHODS, reported
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return reported(tmp_path_factory.mktemp("runs"))
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+from reported import METHODS, changed, rows
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])
@@ -60,3 +50,69 @@ def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:
     onepass("figure", "accuracy", runs, "-o", tmp_path / "default.png")
     onepass("figure", "accuracy", runs, "-o", tmp_path / "both.png", "--kind", "both")
     assert (tmp_path / "default.png").read_bytes() == (tmp_path / "both.png").read_bytes()
+
+
+def test_a_name_with_dollars_is_no_formula(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "runs")
+    changed(tmp_path / "runs", method="$\\frac$")
+    drawn = tmp_path / "a.svg"
+    assert onepass("figure", "accuracy", tmp_path / "runs", "-o", drawn).status == 0
+    assert "$\\frac$" in drawn.read_text()
+
+
+def test_a_picture_replaces_a_link_and_leaves_what_it_leads_to(runs: Path, tmp_path: Path) -> None:
+    precious, picture = tmp_path / "precious", tmp_path / "a.png"
+    precious.write_text("precious")
+    picture.symlink_to(precious)
+    assert onepass("figure", "accuracy", runs, "-o", picture).status == 0
+    assert precious.read_text() == "precious"
+    assert not picture.is_symlink()
+
+
+@pytest.mark.parametrize("what", [("accuracy", None), ("stream", "class-incremental")])
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(
+    what: tuple[str, str | None], runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    picture = tmp_path / "a.svg"
+    picture.write_text("old")
+    monkeypatch.setattr("os.fsync", full)
+    done = onepass("figure", what[0], what[1] or runs, "-o", picture)
+    assert done.status == 2
+    assert str(picture) in done.error and "No space" in done.error
+    assert picture.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [picture]
+
+
+def test_a_picture_of_many_methods_has_a_colour_for_each(runs: Path, tmp_path: Path) -> None:
+    for number in range(14):
+        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / f"er-{number}")
+        changed(tmp_path / f"er-{number}", variant=f"lr={number}", state_sha256=str(number))
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    bars = [line for line in drawn.read_text().split("<g id=") if line.startswith('"patch_')]
+    colours = {line.split("fill: ")[1][:7] for line in bars if "fill: #" in line}
+    assert len(colours - {"#ffffff"}) >= 14
+
+
+def test_a_method_without_memory_has_a_bar_for_each_dataset(tmp_path: Path) -> None:
+    for dataset in ("digits", "synthetic"):
+        arguments = ("--dataset", dataset, "--json", "--out", tmp_path)
+        assert onepass("run", "finetune", *arguments).status == 0
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    for row in rows(onepass("table", tmp_path, "--format", "csv").out):
+        assert f"finetune ({row['dataset']}, 0)" in drawn.read_text()
+        assert f"<!-- {float(row['accuracy']):.1f} -->" in drawn.read_text()
+
+
+def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
+    for memory in (50, 200):
+        arguments = ("--dataset", "synthetic", "--memory", memory, "--json", "--out", tmp_path)
+        assert onepass("run", "er", *arguments).status == 0
+    drawn = tmp_path / "bars.svg"
+    assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
+    for row in rows(onepass("table", tmp_path, "--format", "csv").out):
+        assert f"er (synthetic, {row['memory']})" in drawn.read_text()

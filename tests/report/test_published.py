@@ -1,11 +1,20 @@
-"""The published figures, and those of them that contradict one another."""
+"""The published figures, those of them that contradict one another, and the runs that they stand
+beside."""
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import formats
+import numpy as np
 import pytest
+from command import onepass
+from reported import changed, rows
 
+from onepass.data.catalogue import CATALOGUE
 from onepass.report import published
 from onepass.report.published import figures, of_cell
 
@@ -75,3 +84,83 @@ def test_forgetting_of_er_leaves_no_room_for_what_it_can_have_known(memory: int)
     assert best("er") > 80
     assert best("gsa") < 65
     assert ("er", "cifar100", memory) in doubtful("forgetting")
+
+
+# ---- beside a run
+
+
+AS_IN_THE_PAPER = {
+    "method": "gsa",
+    "dataset": "cifar100",
+    "dataset_identity": "cifar100",
+    "samples": [[500] * 100, [100] * 100],
+    "stream": "class-incremental",
+    "tasks": 10,
+    "batch": 10,
+    "memory": 1000,
+}
+
+
+def beside(folder: Path) -> str:
+    """What stands beside the only row."""
+    (row,) = rows(onepass("table", folder, "--format", "csv", "--against", "published").out)
+    return row["published"]
+
+
+def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
+    changed(tmp_path / "gsa", **AS_IN_THE_PAPER)
+    assert "31.4 ± 0.2" in beside(tmp_path)
+    assert "gsa-paper" in beside(tmp_path)
+    assert "published" not in onepass("table", tmp_path, "--format", "csv").out
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dataset_identity": "/home/me/cifar100.npz"},
+        {"samples": [[500] * 99 + [499], [100] * 100]},
+        {"samples": [[450] * 100, [50] * 100]},  # --validation 0.1
+        {"samples": []},  # a version that did not record them
+        {"stream": "long-tail"},
+        {"tasks": 20},
+        {"batch": 64},
+        {"boundaries": False},
+        {"memory": 1001},
+        {"method": "er-ace"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_no_figure_stands_beside_a_run_of_something_else(
+    other: dict[str, object], runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
+    changed(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
+    assert beside(tmp_path) == "-"
+
+
+def test_a_dataset_is_known_by_what_it_holds_and_not_by_a_file_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MNIST, were it this small; the same images in a file of the user's own; and not all."""
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    small = replace(CATALOGUE["mnist"], train=(6,) * 10, test=(2,) * 10)
+    monkeypatch.setitem(CATALOGUE, "mnist", small)
+    images = formats.noise(10, (1, 28, 28), train=6, test=2)
+    formats.write_idx(tmp_path / "whole/mnist", images)
+    fewer = images._replace(test_x=images.test_x[:-1], test_y=images.test_y[:-1])
+    formats.write_idx(tmp_path / "part/mnist", fewer)
+    np.savez(tmp_path / "mnist.npz", **images._asdict())
+    found = {}
+    for name, dataset in {
+        "whole": ("mnist", "--data-root", tmp_path / "whole"),
+        "part": ("mnist", "--data-root", tmp_path / "part"),
+        "file": (tmp_path / "mnist.npz",),
+        "batch": ("mnist", "--data-root", tmp_path / "whole", "--batch", 5),
+    }.items():
+        out = tmp_path / "runs" / name
+        done = onepass("run", "er", "--dataset", *dataset, "--json", "--out", out)
+        assert done.status == 0, done.err
+        found[name] = beside(out)
+    assert "78.7" in found.pop("whole")
+    assert set(found.values()) == {"-"}

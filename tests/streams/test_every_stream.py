@@ -15,8 +15,14 @@ BY_CONTRAST = {"ocm", "ocm-gsa"}
 SPECS = [*QUICK, *(pytest.param(spec, marks=pytest.mark.slow) for spec in SLOW)]
 
 
+METHODS = [
+    pytest.param(info, id=info.key, marks=[pytest.mark.slow] * (info.key == "gss"))
+    for info in registry.methods()
+]
+
+
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("info", registry.methods(), ids=lambda info: info.key)
+@pytest.mark.parametrize("info", METHODS)
 def test_the_method_learns_the_stream(info, spec, tmp_path):
     quick = {name: str(value) for name, value in info.learner.quick.items()}
     chosen = {"settings": quick, "stream": spec, "every": 20}

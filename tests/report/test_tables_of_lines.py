@@ -1,0 +1,230 @@
+"""Lines of finished runs as tables: beside folders, in folders, old ones, and side by side."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import onepass
+from figures_of_runs import told, written
+from reported import rows
+
+from onepass import lines
+from onepass.report import tables
+
+
+@pytest.fixture(scope="module")
+def file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same runs as lines."""
+    path = tmp_path_factory.mktemp("lines") / "all.jsonl"
+    for result in tables.read(runs):
+        lines.append(path, result)
+    return path
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "markdown", "latex"])
+def test_lines_are_rendered_as_folders_are(form: str, runs: Path, file: Path) -> None:
+    for against in ((), ("--against", "published")):
+        asked = ("--format", form, *against)
+        assert onepass("table", file, *asked) == onepass("table", runs, *asked)
+
+
+def test_folders_and_lines_are_one_table_in_which_a_run_counts_once(
+    runs: Path, file: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few"
+    for seed in (0, 1):
+        shutil.copytree(runs / f"er-synthetic-m100-s{seed}", few / str(seed))
+    others = tmp_path / "others.jsonl"
+    for name in ("er-synthetic-m100-s2", "er-synthetic-m100-s1"):
+        lines.append(others, tables.read(runs / name)[0])
+    (row,) = rows(onepass("table", others, few, "--format", "csv").out)
+    assert row["n"] == "3"
+    assert onepass("table", file, runs, others, few).out == onepass("table", runs).out
+
+
+def test_two_results_of_a_seed_in_two_files_are_two_rows(runs: Path, tmp_path: Path) -> None:
+    (result,) = tables.read(runs / "er-synthetic-m100-s0")
+    for number, name in enumerate(("before", "after")):
+        lines.append(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
+    done = onepass("table", *sorted(tmp_path.glob("*.jsonl")), "--format", "csv")
+    assert [row["variant"] for row in rows(done.out)] == ["in after.jsonl", "in before.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["empty.jsonl", "none.jsonl", "none"])
+def test_a_table_of_nothing_is_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    done = onepass("table", tmp_path / name)
+    assert done.status == 2
+    assert name in done.error
+
+
+def test_bars_are_drawn_of_lines_and_curves_need_points(
+    runs: Path, file: Path, tmp_path: Path
+) -> None:
+    drawn = [tmp_path / f"{name}.svg" for name in "ab"]
+    for source, picture in zip((file, runs), drawn, strict=True):
+        assert onepass("figure", "accuracy", source, "--kind", "bars", "-o", picture).status == 0
+    texts = [re.findall("<!-- (.*) -->", picture.read_text()) for picture in drawn]
+    assert texts[0] == texts[1]
+    assert onepass("figure", "accuracy", file, runs, "-o", tmp_path / "c.svg").status == 0
+    done = onepass("figure", "accuracy", file, "-o", tmp_path / "d.svg")
+    assert done.status == 2
+    assert str(file) in done.error and "--kind bars" in done.error
+
+
+# ---- folders of lines, and old ones
+
+
+def test_a_folder_stands_for_its_files_of_lines_and_its_runs(
+    runs: Path, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copy(file, tmp_path / "all.jsonl")
+    assert onepass("table", tmp_path).out == onepass("table", file).out
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "runs/er")
+    assert onepass("table", tmp_path).out == onepass("table", tmp_path / "runs", file).out
+    alone = onepass("table", runs / "er-synthetic-m100-s0")  # whose events.jsonl are no results
+    assert alone.status == 0
+    assert not caplog.messages
+
+
+def test_lines_of_other_things_are_passed_over_and_counted_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(tmp_path / "a.jsonl", told("er", 0, 50.0), {"what": "a benchmark", "seconds": 3})
+    written(tmp_path / "b.jsonl", {"method": "er", "memory": 3}, {"method": "er", "trial": 1})
+    (row,) = rows(onepass("table", tmp_path, "--format", "csv").out)
+    assert row["n"] == "1"
+    (said,) = caplog.messages
+    assert "3 lines" in said and "a.jsonl" in said and "b.jsonl" in said
+    damaged = written(tmp_path / "c.jsonl", told("er", 0, "fifty"))
+    assert f"{damaged}:1 is damaged" in onepass("table", tmp_path).error
+    nothing = onepass("table", tmp_path / "b.jsonl")
+    assert nothing.status == 2 and "no finished run" in nothing.error
+
+
+def test_what_an_old_line_does_not_tell_is_missing_and_never_guessed(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", told("er", 0, 50.0))
+    (row,) = rows(onepass("table", file, "--format", "csv").out)
+    untold = ("forgetting", "any-time", "steps/s", "trained/sample", "scored/sample", "kept bytes")
+    assert {row[name] for name in untold} == {""}
+    assert (row["accuracy"], row["n"], row["seconds"]) == ("50.0000", "1", "1.0000")
+    assert onepass("table", file).out.split()[-7:] == ["50.0", "-", "-", "1", "-", "-", "-"]
+    assert onepass("runs", "show", f"{file}:1").status == 0
+    assert onepass("runs", "export", file, "-o", tmp_path / "a.csv").status == 0
+    (exported,) = rows((tmp_path / "a.csv").read_text())
+    assert exported["steps_per_second"] == exported["memory_bytes"] == ""
+
+
+def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
+    lines = [told("er", seed, 80.0) for seed in range(3)]
+    lines[1]["forgetting"] = 5.0
+    done = onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "markdown")
+    assert "| 80.0 ± 0.0 | 5.0 (1 of 3) | - | 3 |" in done.out
+
+
+def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Path) -> None:
+    lines = [
+        told("gsa", seed, 70.0 + seed, variant="best", settings={"lr": lr, "mix": 64, "seed": seed})
+        for seed, lr in enumerate((3e-4, 3e-4, 7e-4))
+    ]
+    lines.append(told("er", 0, 60.0, variant="best"))
+    file = written(tmp_path / "a.jsonl", *lines)
+    made = rows(onepass("table", file, "--format", "csv").out)
+    found = {(row["variant"], row["accuracy"], row["n"]) for row in made if row["method"] == "gsa"}
+    assert found == {("best lr=0.0003", "70.5000", "2"), ("best lr=0.0007", "72.0000", "1")}
+
+
+def test_the_committed_lines_are_rendered() -> None:
+    results = Path(__file__).parents[2] / "results"
+    found = rows(onepass("table", results, "--format", "csv").out)
+    assert {row["dataset"] for row in found} >= {"cifar100", "cifar10", "mnist", "digits"}
+    assert any("20 channels" in row["variant"] and not row["forgetting"] for row in found)
+
+
+def test_rows_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [told("er", 0, 50.0, variant=variant) for variant in ("", "lr=1")]
+    file = written(tmp_path / "a.jsonl", *lines, told("gsa", 0, 60.0))
+    for columns, alike in (("method,accuracy", True), ("method,variant,accuracy", False)):
+        caplog.clear()
+        assert onepass("table", file, "--columns", columns).status == 0
+        assert [("variant" in said and "alike" in said) for said in caplog.messages] == [
+            True
+        ] * alike
+
+
+def test_only_of_one_dataset(tmp_path: Path) -> None:
+    lines = [told("er", 0, 50.0, dataset=name) for name in ("toys", "pets")]
+    file = written(tmp_path / "a.jsonl", *lines)
+    (row,) = rows(onepass("table", file, "--dataset", "pets", "--format", "csv").out)
+    assert row["dataset"] == "pets"
+    assert "'pets'" in onepass("table", file, "--dataset", "pet").error
+
+
+def test_a_row_for_each_run(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", *(told("er", seed, 50.0 + seed) for seed in (3, 1)))
+    found = rows(onepass("table", file, "--per-run", "--format", "csv").out)
+    assert [(row["seed"], row["accuracy"]) for row in found] == [("3", "53.0000"), ("1", "51.0000")]
+    assert [row["where"] for row in found] == [f"{file}:1", f"{file}:2"]
+    assert not {"n", "accuracy sd"} & found[0].keys()
+    assert onepass("table", file, "--per-run", "--pivot", "memory").status == 2
+
+
+def test_memories_stand_side_by_side(tmp_path: Path) -> None:
+    lines = [
+        told("er", seed, 40.0 + memory / 10 + seed, memory=memory)
+        for memory in (200, 1000)
+        for seed in (0, 1)
+    ]
+    lines += [told("gsa", 0, 70.0, memory=200), told("finetune", 0, 20.0, memory=0)]
+    file = written(tmp_path / "a.jsonl", *lines)
+    found = {row["method"]: row for row in rows(pivoted(file, "csv"))}
+    assert list(found["er"]) == [
+        *("method", "dataset", "M=200 accuracy", "M=200 accuracy sd", "M=200 n"),
+        *("M=1000 accuracy", "M=1000 accuracy sd", "M=1000 n"),
+    ]
+    er = found["er"]
+    assert (er["M=200 accuracy"], er["M=1000 accuracy"]) == ("60.5000", "140.5000")
+    assert found["gsa"]["M=1000 accuracy"] == ""
+    assert found["finetune"]["M=200 accuracy"] == found["finetune"]["M=1000 accuracy"] == "20.0000"
+    latex = pivoted(file, "latex")
+    assert r"&  & \multicolumn{2}{c}{M=200} & \multicolumn{2}{c}{M=1000} \\" in latex
+    assert r"\textbf{70.0} & 1 & - & - \\" in latex
+    assert "| gsa | toys | **70.0** | 1 | - | - |" in pivoted(file, "markdown")
+    assert "M=1000 accuracy" in pivoted(file, "text")
+
+
+def pivoted(file: Path, form: str) -> str:
+    done = onepass("table", file, "--pivot", "memory", "--format", form)
+    assert done.status == 0, done.err
+    return done.out
+
+
+def test_streams_stand_side_by_side(tmp_path: Path) -> None:
+    streams = ("", "stream=blurry:n=50,m=10")
+    lines = [told("er", 0, 9.0 + n, variant=f"lr=1 {one}".strip()) for n, one in enumerate(streams)]
+    file = written(tmp_path / "a.jsonl", *lines)
+    done = onepass("table", file, "--pivot", "stream", "--columns", "accuracy", "--format", "csv")
+    (row,) = rows(done.out)
+    assert row["variant"] == "lr=1"
+    assert row["class-incremental accuracy"] == "9.0000"
+    assert row["blurry:n=50,m=10 accuracy"] == "10.0000"
+
+
+def test_the_best_and_the_second_stand_out_among_those_that_learned_the_same(
+    tmp_path: Path,
+) -> None:
+    lines = [told("er", 0, 50.0), told("gsa", 0, 70.0), told("scr", 0, 60.0)]
+    lines += [told("joint", 0, 99.0), told("er", 0, 90.0, dataset="other")]
+    text = onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "latex").out
+    for shown in (
+        "& 50.0 &",
+        r"& \textbf{70.0} &",
+        r"& \underline{60.0} &",
+        "& 99.0 &",
+        "& 90.0 &",
+    ):
+        assert shown in text
