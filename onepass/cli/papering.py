@@ -76,16 +76,7 @@ def paper_(
     costs = Costs([one.result for one in entries if one.result])
     complete(entries, How(folder, True), costs, tally, jobs=jobs, where=f"; in {folder}")
     results = {of: _finished(some, folder) for of, some in planned.items()}
-    options = ["--quick"] if quick else ["--dataset", name]
-    options += ["--seeds", str(seeds)] if seeds > 1 else []
-    options += ["--ocm"] if ocm else []
-    heading = HEADING.format(
-        dataset=name,
-        memory=paper.MEMORY[name],
-        seeds="one seed" if seeds == 1 else f"{seeds} seeds",
-        command=" ".join(["onepass paper", *options]),
-    )
-    _write(results, out, heading)
+    _write(results, out, _heading(name, seeds, quick=quick, ocm=ocm))
     if tally.failed:
         raise typer.Exit(1)
 
@@ -93,6 +84,18 @@ def paper_(
 def _finished(planned: list[Planned], folder: Path) -> list[Result]:
     found = [agenda.finished(RunFolder.of(one.job, folder), one.job) for one in planned]
     return [one for one in found if one is not None]
+
+
+def _heading(dataset: str, seeds: int, *, quick: bool, ocm: bool) -> str:
+    options = ["--quick"] if quick else ["--dataset", dataset]
+    options += ["--seeds", str(seeds)] if seeds > 1 else []
+    options += ["--ocm"] if ocm else []
+    return HEADING.format(
+        dataset=dataset,
+        memory=paper.MEMORY[dataset],
+        seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+        command=" ".join(["onepass paper", *options]),
+    )
 
 
 def _write(results: dict[str, list[Result]], out: Path, heading: str) -> None:
