@@ -64,16 +64,15 @@ def inner(first: Gradients, second: Gradients) -> Tensor:
 
 def magnitude(gradients: Gradients) -> Tensor:
     """The exponent of each one's largest entry."""
-    largest = [rows(one).abs().amax(dim=1) for one in gradients.values()]
-    return torch.frexp(torch.stack(largest).amax(dim=0)).exponent.clamp(min=LEAST_EXPONENT)
+    flat = [rows(one) for one in gradients.values()]
+    ends = [end for one in flat for end in (one.amax(dim=1), -one.amin(dim=1))]  # no copy, as abs
+    return torch.frexp(torch.stack(ends).amax(dim=0)).exponent.clamp(min=LEAST_EXPONENT)
 
 
 def scaled_down(gradients: Gradients, exponent: Tensor) -> Gradients:
     """Divided by these powers of 2, so that squares of the tiniest gradients do not vanish."""
-    return {
-        name: torch.ldexp(one, -exponent.view(-1, *[1] * (one.ndim - 1)))
-        for name, one in gradients.items()
-    }
+    inverse = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent)  # (n)
+    return {name: one * inverse.view(-1, *[1] * (one.ndim - 1)) for name, one in gradients.items()}
 
 
 def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
