@@ -34,7 +34,7 @@ lies here as `.md`, `.tex` and `.csv`.
     epilog="""\b
 Examples:
   onepass paper --quick --out paper/                  on the digits, in minutes
-  onepass paper --dataset mnist --out paper-mnist/    an hour on a CPU
+  onepass paper --dataset mnist --out paper-mnist/    under an hour on a CPU
   onepass paper --dataset cifar100 --seeds 3 --out paper-cifar100/    hours on a GPU
 
 The runs are those of the files in experiments/, on this dataset. The same command goes on where it
