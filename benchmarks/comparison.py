@@ -27,7 +27,10 @@ from typing import Any
 
 from onepass.devices import resolve
 from onepass.executors.mps import sharing
+from onepass.report.formats import Table, markdown
+from onepass.report.grids import probability
 from onepass.report.paired import compared
+from onepass.report.tables import Spread
 
 STUDY = Path(__file__).with_name("averages.py")
 METHODS = {
@@ -43,6 +46,8 @@ TAUGHT = {"distil_from": "growing", "distil": "1"}
 TWICE = {**TAUGHT, "repeats": "2"}
 KINDS = {"plain": {}, "averaged": {}, "distilled": TAUGHT, "distilled, two steps": TWICE}
 SEEDS = 3
+BATCH = 10  # of the stream
+VALUES = ("final", "any-time")
 Line = dict[str, Any]
 
 
@@ -145,35 +150,29 @@ def scores(lines: Sequence[Line], found: Sequence[Line]) -> dict[tuple[str, str]
                     "seed": one["seed"],
                     "lr": rate,
                     "rule": scored,
-                    "images": one["images"][0] / 10,
+                    "images": one["images"][0] / BATCH,
                 }
                 for one in own
             ]
     return {key: runs for key, runs in table.items() if runs}
 
 
-def spread(values: Sequence[float], sign: str = "") -> str:
-    wide = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{mean(values):{sign}.1f}{wide}"
-
-
-def as_markdown(table: dict[tuple[str, str], list[Line]]) -> str:
+def as_table(table: dict[tuple[str, str], list[Line]]) -> Table:
     """Every method and kind, and by how much gsa's loss is ahead of each other, seed by seed."""
-    names = ("", "method", "lr", "predicts", "images trained", "final", "any-time", "n")
-    behind = ("gsa ahead, final", "p", "gsa ahead, any-time", "p")
-    rows = ["| " + " | ".join((*names, *behind)) + " |", "|" + "---|" * len((*names, *behind))]
+    names = ["", "method", "lr", "predicts", "images trained", "final", "any-time", "n"]
+    ahead = [f"gsa ahead, {value}" for value in VALUES]
+    rows = []
     for (name, kind), runs in table.items():
         cells = [kind, name, runs[0]["lr"], runs[0]["rule"], f"{runs[0]['images']:.1f}"]
-        cells += [spread([run[value] for run in runs]) for value in ("final", "any-time")]
+        cells += [str(Spread.over(run[value] for run in runs)) for value in VALUES]
         cells.append(str(len(runs)))
-        for value in ("final", "any-time"):
+        for value in VALUES:
             own = {run["seed"]: run[value] for run in runs}
             gsa = {run["seed"]: run[value] for run in table.get(("gsa", kind), [])}
-            found = compared(gsa, own) if name != "gsa" else None
-            cells.append(spread(found.differences, "+") if found and found.differences else "-")
-            cells.append(f"{found.t_test:.3f}" if found and found.t_test is not None else "-")
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+            found = compared(gsa, own if name != "gsa" else {})
+            cells += [str(Spread.over(found.differences) or "-"), probability(found.t_test)]
+        rows.append(cells)
+    return Table([*names, ahead[0], "p", ahead[1], "p"], rows)
 
 
 def draw(table: dict[tuple[str, str], list[Line]], output: Path) -> None:
@@ -183,7 +182,7 @@ def draw(table: dict[tuple[str, str], list[Line]], output: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
     markers = dict(zip(KINDS, "osD^", strict=True))
     colours = dict(zip(METHODS, plt.get_cmap("tab10").colors, strict=False))
-    for axes, value in zip(panels, ("final", "any-time"), strict=True):
+    for axes, value in zip(panels, VALUES, strict=True):
         for (name, kind), runs in table.items():
             place = list(METHODS).index(name) - 1.5  # side by side, not upon each other
             x = runs[0]["images"] + 0.6 * place
@@ -224,7 +223,7 @@ def main() -> None:
         carry_out(runs, given.finals, given.jobs, given.device)
     else:
         table = scores(read(given.finals), read(given.searched))
-        print(as_markdown(table))
+        print(markdown(as_table(table)), end="")
         if given.output:
             draw(table, given.output)
 

@@ -39,9 +39,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise
 
 
-def write_json(path: Path, content: object) -> None:
-    text = json.dumps(content, indent=2) + "\n"
+def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def append(path: Path, text: str) -> None:

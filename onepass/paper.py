@@ -61,4 +61,4 @@ def _moved(job: Job, dataset: str) -> Job:
     settings = {
         name: value for name, value in job.settings.items() if not (small and name == "precision")
     }
-    return replace(job, dataset=dataset, memory=MEMORY[dataset], tasks=None, settings=settings)
+    return replace(job, dataset=dataset, memory=MEMORY[dataset], settings=settings)

@@ -195,8 +195,7 @@ class RunFolder:
         except for events."""
         path = self.lines_file(key)
         if lines or key == EVENTS:
-            text = _as_text(lines)
-            files.write_atomically(path, lambda file: file.write(text.encode()))
+            files.write_text(path, _as_text(lines))
         else:
             path.unlink(missing_ok=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onepass.data.catalogue import CATALOGUE
 from onepass.errors import InputError, RunError, UnknownNameError
-from onepass.files import write_atomically
+from onepass.files import write_text
 from onepass.job import COMMON
 from onepass.report import figures, grids, paper, paper_figures, tables
 from onepass.report.formats import FORMATS, Table
@@ -43,12 +43,8 @@ def bind(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str) -> Pa
             text = f"Not made: {problem}.\n"
         parts.append(f"## {one.title}\n\n{text}")
     page = folder / "README.md"
-    _write(page, "\n".join(parts))
+    write_text(page, "\n".join(parts))
     return page
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 # ---- figures
@@ -78,7 +74,7 @@ def _as_files(make: Makes) -> Writes:
             for name in SUFFIXES
         }
         for name, text in texts.items():
-            _write(path.with_suffix(SUFFIXES[name]), text)
+            write_text(path.with_suffix(SUFFIXES[name]), text)
         return texts["markdown"]
 
     return write
@@ -107,8 +103,9 @@ def _shown(
 
 
 def _ablations(results: Sequence[Result], apart: bool) -> list[Table]:
-    """Against gsa with nothing taken away: the variant that says least."""
-    whole = min((row.variant for row in tables.summarise(results)), key=len)
+    """Against gsa with nothing taken away, whose variant says what those of all others say too."""
+    first, *others = (row.variant.split() for row in tables.summarise(results))
+    whole = " ".join(word for word in first if all(word in other for other in others))
     columns = ("variant", "accuracy", "difference", "p (t-test)", "any-time", "n")
     return _shown(results, apart, columns, beside=[f"gsa {whole or COMMON}"])
 

@@ -16,17 +16,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from onepass.errors import InputError
-from onepass.files import write_atomically
+from onepass.files import write_text
 from onepass.report import evidence, proposition
 from onepass.report.courses import Course
 from onepass.report.evidence import Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
+from onepass.report.formats import Cell, Table, markdown
 from onepass.result import Result
 from onepass.words import plain
 
 SHOWN_TASKS = 4
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
-HEADER = "| paper | it says | runs | measured | verdict |"
+COLUMNS = ("paper", "it says", "runs", "measured", "verdict")
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
@@ -157,25 +158,29 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     """Draws a figure, and says in a file of its name, ending in .md, what follows from it."""
     check_suffix(output)
     beside = output.with_suffix(".md")
-    if beside.exists() and not beside.read_bytes().startswith(HEADER.encode()):
+    header = as_markdown([]).encode()
+    if beside.exists() and not beside.read_bytes().startswith(header):
         raise InputError(
             f"{beside} would be replaced, and is no page of a figure: name it otherwise"
         )
     with mpl.rc_context(STYLE):
         found = PAPER_FIGURES[what](results, output)
     text = as_markdown(found)
-    write_atomically(beside, lambda file: file.write(text.encode()))
+    write_text(beside, text)
     return text
 
 
 def as_markdown(found: Sequence[Observation]) -> str:
     """A table with a line for each observation."""
-    lines = [HEADER, "|---|---|---|---|---|"]
-    for one in found:
-        cells = (one.where, one.claim, one.runs, one.measured, f"**{one.verdict}**")
-        escaped = (cell.replace("|", "\\|") for cell in cells)
-        lines.append(f"| {' | '.join(escaped)} |")
-    return "\n".join(lines) + "\n"
+    return markdown(
+        Table(
+            COLUMNS,
+            [
+                [one.where, one.claim, one.runs, one.measured, Cell(one.verdict, rank=1)]
+                for one in found
+            ],
+        )
+    )
 
 
 # ---- which runs belong together
