@@ -27,7 +27,9 @@ from onepass.words import plain
 KINDS = ("both", "bars", "curves")
 FEW = 6  # methods that fit in a picture of the usual width, with the legend inside
 WIDER = 0.4  # inches for each one more
-MANY = 12  # of which the legend is as high as the picture: then panels stand below each other
+MANY = (
+    12  # lines of the legend, which is then as high as the picture: panels stand one below another
+)
 ENTRY = 0.22  # inches of a line of the legend
 LINE = 24  # letters of a name
 MOST_COLUMNS = 200
@@ -66,8 +68,8 @@ def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> Non
 
 
 def _panels(names: Collection[str], count: int) -> tuple[Figure, list[Axes]]:
-    if len(names) > MANY:
-        entries = sum(len(fill(name, LINE).splitlines()) for name in names)
+    entries = sum(len(fill(name, LINE).splitlines()) for name in names)
+    if entries > MANY:
         size, shape = (10.0, count * max(3.6, 0.6 + ENTRY * entries)), (count, 1)
     else:
         width = 4.5 + WIDER * max(0, len(names) - FEW)

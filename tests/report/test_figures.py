@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from textwrap import fill
 from xml.etree import ElementTree
 
 import pytest
 from command import onepass
 from PIL import Image
 from reported import METHODS, changed, rows
+
+from onepass.report import figures
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])
@@ -116,3 +119,16 @@ def test_a_method_has_a_bar_for_each_memory(tmp_path: Path) -> None:
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
     for row in rows(onepass("table", tmp_path, "--format", "csv").out):
         assert f"er (synthetic, {row['memory']})" in drawn.read_text()
+
+
+@pytest.mark.parametrize("count", [3, 12, 21])
+def test_every_name_of_the_legend_is_inside_of_the_picture(count: int) -> None:
+    """Also where there are as many as there are methods."""
+    names = [f"a-long-method-{number} mirror=false" for number in range(count)]  # two lines each
+    figure, axes = figures._panels(names, 2)
+    for name in names:
+        axes[0].plot([0, 1], label=fill(name, figures.LINE))
+    axes[0].legend(fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.canvas.draw()
+    room = axes[0].get_legend().get_window_extent()
+    assert room.y0 >= 0 and room.y1 <= figure.bbox.height
