@@ -1,0 +1,126 @@
+"""The help, the version, and `onepass list`: what there is, and how it is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from command import onepass
+
+import onepass as package
+from onepass import registry
+from onepass.cli.base import app
+
+
+def within(group, words=()):
+    """The commands of a group, by their words: ("data", "list")."""
+    if not hasattr(group, "commands"):
+        return [words]
+    inner = group.commands.items()
+    return [one for name, command in inner for one in within(command, (*words, name))]
+
+
+COMMANDS = within(typer.main.get_command(app))
+AFTERWARDS = {("tune",): "onepass run"}  # what is done with the settings that were found
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_shows_examples(words: tuple[str, ...]) -> None:
+    done = onepass(*words, "-h")
+    assert done == onepass(*words, "--help")
+    assert done.status == 0
+    examples = done.out.split("Examples:")[1].lstrip("\n").split("\n\n")[0].splitlines()
+    own = f"onepass {' '.join(words)}"
+    assert examples[0].strip().startswith(own)
+    assert all(line.strip().startswith((own, AFTERWARDS.get(words, own))) for line in examples)
+
+
+def test_the_first_help_lists_every_command() -> None:
+    done = onepass("--help")
+    assert done.status == 0
+    assert all(f"\n  {name} " in done.out for name, *_ in COMMANDS)
+
+
+@pytest.mark.parametrize(("group", "inner"), [([], "predict"), (["data"], "check")])
+def test_no_command_at_all_shows_the_help(group: list[str], inner: str) -> None:
+    done = onepass(*group)
+    assert done.status in (0, 2)
+    shown = done.out + done.err
+    assert shown.startswith("Usage:")
+    assert f"\n  {inner} " in shown
+
+
+def test_version() -> None:
+    done = onepass("--version")
+    assert (done.status, done.out) == (0, f"onepass {package.__version__}\n")
+
+
+# ---- list
+
+
+def test_list_methods_knows_every_registered_method() -> None:
+    listed = onepass("list", "methods", "--json").records
+    assert [one["method"] for one in listed] == [info.key for info in registry.methods()]
+    assert all({"paper", "year", "boundaries", "presets"} <= set(one) for one in listed)
+    gsa = next(one for one in listed if one["method"] == "gsa")
+    assert (gsa["year"], gsa["trained images a step"]) == (2023, 74)
+    assert gsa["presets"] == "common tuned best fast"
+
+
+@pytest.mark.parametrize(
+    ("what", "key", "names"),
+    [
+        ("methods", "method", {"gsa", "er", "finetune", "joint", "gsa-released"}),
+        ("datasets", "dataset", {"digits", "synthetic", "cifar100"}),
+        ("streams", "stream", {"class-incremental", "long-tail", "blurry"}),
+        ("networks", "network", {"mlp", "resnet18"}),
+        ("probes", "probe", {"balance"}),
+    ],
+)
+def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
+    listed = {one[key] for one in onepass("list", what, "--json").records}
+    assert names <= listed
+    done = onepass("list", what)
+    assert done.status == 0
+    words = done.out.split()
+    assert all(name in words for name in listed)
+
+
+def test_settings_are_listed_with_what_they_mean() -> None:
+    listed = {one["name"]: one for one in onepass("list", "settings", "gsa", "--json").records}
+    assert listed.keys() == set(package.GSA.setting_names())
+    assert listed["mix"] == {
+        "name": "mix",
+        "type": "a whole number",
+        "default": "64",
+        "meaning": "The size of X^mix.",
+    }
+    of_all = [one["name"] for one in onepass("list", "settings", "--json").records]
+    assert of_all == [name for name in listed if name in package.Learner.setting_names()]
+
+
+@pytest.mark.parametrize("words", [("settings", "gsaa"), ("streams", "gsa")])
+def test_settings_are_those_of_a_method_that_there_is(words: tuple[str, ...]) -> None:
+    done = onepass("list", *words)
+    assert (done.status, done.out) == (2, "")
+    assert done.error
+
+
+def test_what_a_stream_is_is_a_whole_sentence():
+    told = {
+        entry["stream"]: entry["what"]
+        for entry in map(json.loads, onepass("list", "streams", "--json").out.splitlines())
+    }
+    assert told["blurry"].endswith("spread evenly over the other tasks")
+    assert told["class-incremental"].startswith("Tasks of disjoint classes; inside a task")
+
+
+def test_a_network_is_listed_with_what_it_takes_and_its_sentence():
+    listed = {one["network"]: one for one in onepass("list", "networks", "--json").records}
+    assert listed["resnet18"]["takes"] == "images"
+    assert listed["mlp"] == {
+        "network": "mlp",
+        "takes": "images and vectors",
+        "what": "Two layers of 400 units over all pixels or features",
+    }
