@@ -1,11 +1,11 @@
-"""The paper's figures, and the sentences that are judged by them."""
+"""The paper's figures, and Proposition 1. The sentences that are judged by them are in
+`test_evidence.py`."""
 
 import json
 import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,9 +15,7 @@ from PIL import Image
 
 from onepass.errors import InputError
 from onepass.executors.here import Here
-from onepass.report import evidence, paper_figures, proposition
-from onepass.report.courses import Course
-from onepass.report.evidence import Claim, rank_correlation
+from onepass.report import paper_figures, proposition
 from onepass.report.proposition import decomposed
 from onepass.report.tables import read
 
@@ -204,96 +202,6 @@ def test_curves_are_drawn_at_their_means_however_low_and_infinity_at_the_edge():
     curves = [{1: -1.0, 2: -9.0, 3: -2.0}, {1: -1.0, 2: -11.0, 3: -math.inf}]
     paper_figures._band(axes, curves, "0", "task 1", edge=-12.0)
     assert axes.lines[0].get_ydata().tolist() == [-1.0, -10.0, -12.0]
-
-
-# ---- what is measured
-
-
-class Silent(Course):
-    """Of a method that trains nothing by a softmax, or whose only class had no rival."""
-
-    ends: ClassVar = [
-        {name: dict.fromkeys(labels) for name in ("p", "n", "pn", "a_pn")}
-        | {"pn_of_tasks": [None] * len(labels)}
-        for labels in ("0", "01", "012")
-    ]
-
-
-def test_where_nothing_was_measured_nothing_is_confirmed():
-    assert all(math.isnan(rate) for rate in Silent(None).pn_since(0))
-    for claim in evidence.FIG1[:3] + evidence.FIG3[:5]:
-        assert claim.judged("runs", [Silent(None)]).verdict == "not measured", claim.number
-
-
-def test_one_class_without_a_rival_has_no_gradient_to_compare_with():
-    first = {"pn": {"0": None}, "pn_of_tasks": [None], "n": {"0": 0.0}, "p": {"0": 0.0}}
-    course = Made(None)
-    course.__dict__["ends"] = [first, *Made.ends[1:]]
-    assert math.isnan(course.pn(0, 0)) and course.pn(2, 1) == -math.inf
-    assert math.isnan(evidence.drop(course, "n")) and math.isnan(evidence.drop(course, "p"))
-
-
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ([0.5], "confirmed"),
-        ([-0.5], "contradicted"),
-        ([0.5, 0.6, 0.4], "confirmed"),
-        ([-0.5, -0.6, -0.4], "contradicted"),
-        ([0.5, -0.4], "undecided"),
-        ([0.5, 0.9, 0.1], "undecided"),  # t(2) = 4.3 standard errors
-        ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
-        ([math.nan], "not measured"),
-    ],
-)
-def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
-    up = Claim("x", "it is above", "number", float, above=0)
-    down = Claim("x", "it is below", "number", lambda value: -value, below=0)
-    assert up.judged("runs", values).verdict == verdict
-    assert down.judged("runs", values).verdict == verdict
-
-
-def test_a_correlation_is_scipys_and_takes_infinity_for_the_lowest():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2, 30)).tolist()
-    by_hand = np.corrcoef(*(np.argsort(np.argsort(values)) for values in (x, y)))[0, 1]
-    assert rank_correlation(x, y) == pytest.approx(by_hand)
-    assert rank_correlation([1, 2, 3, 4], [4.0, math.nan, -1.0, -math.inf]) == pytest.approx(-1)
-    assert math.isnan(rank_correlation([1, 2], [1, 2]))
-    assert math.isnan(rank_correlation([1, 2, 3], [1, 1, 1]))
-
-
-class Made(Course):
-    """A course of three tasks with these rates."""
-
-    ends: ClassVar = [
-        {"pn": {"0": -1.0}, "pn_of_tasks": [-1.0], "n": {"0": -0.5}, "p": {"0": 0.5}},
-        {
-            "pn": {"0": -2.0, "1": -0.5},
-            "pn_of_tasks": [-2.0, -0.5],
-            "n": {"0": -0.2, "1": -0.4},
-            "p": {"0": 0.4, "1": 0.2},
-        },
-        {
-            "pn": {"0": -4.0, "1": -2.0, "2": -0.25},
-            "pn_of_tasks": [-4.0, None, -0.25],
-            "n": {"0": -0.1, "1": 0.0, "2": -0.4},
-            "p": {"0": 0.4, "1": 0.1, "2": 0.1},
-            "a_pn": {"0": -1.5, "1": -0.75, "2": -0.25},
-        },
-    ]
-
-
-def test_the_numbers_of_a_course_by_hand():
-    course = Made(None)
-    assert course.labels == [["0"], ["1"], ["2"]]
-    assert course.pn_since(1) == [-0.5, -math.inf]  # no gradient pulled it up
-    assert evidence.share_suppressed(course) == 1
-    assert evidence.imbalance(course.a_pn) == pytest.approx((0.5 + 0.25 + 0.75) / 3)
-    assert evidence.last_against_worst(course) == pytest.approx(0.75 - 0.5)
-    assert evidence.newest_gets_worse(course) == pytest.approx(1)
-    assert evidence.drop(course, "n") == pytest.approx(0.8)
-    assert evidence.drop(course, "p") == pytest.approx(0.2)
 
 
 # ---- Proposition 1

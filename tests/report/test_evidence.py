@@ -1,0 +1,157 @@
+"""The sentences of the paper as numbers: each by hand, and what is said of runs that do as the
+paper says, and of runs that do the opposite."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from onepass.report import evidence
+from onepass.report.courses import Course
+from onepass.report.evidence import Claim, Trio, rank_correlation
+
+
+def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=()):
+    """Of tasks of one class each: P and N(t, c) by rows, and A-PN after the last task."""
+    ends = []
+    for p, n in zip(pushed_down, pulled_up, strict=True):
+        rates = [down / up if up else None for down, up in zip(p, n, strict=True)]
+        by_class = {"p": p, "n": n, "pn": rates, "a_pn": a_pn}
+        told = {name: labelled(values) for name, values in by_class.items()}
+        ends.append({**told, "pn_of_tasks": rates})
+    made = Course(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
+    made.__dict__["ends"] = ends
+    return made
+
+
+def labelled(values):
+    return {str(label): value for label, value in enumerate(values)}
+
+
+# ---- runs of which every number is known
+
+
+AS_SAID = course(
+    pushed_down=[[0.5], [0.4, 0.2], [0.4, 0.4, 0.1], [0.4, 0.4, 0.4, 0.05]],
+    pulled_up=[[-0.5], [-0.2, -0.4], [-0.1, -0.2, -0.4], [-0.05, -0.1, -0.2, -0.25]],
+    a_pn=[-1.2, -0.9, -0.6, -0.2],
+    accuracy=[[98, None, None, None], [97, 80, None, None], [96, 50, 50, None], [95, 40, 20, 60]],
+    class_accuracy=[95, 40, 20, 60],
+)
+OPPOSITE = course(
+    pushed_down=[[0.1], [0.4, 0.25], [0.3, 0.3, 0.3], [0.07, 0.1, 0.2, 0.72]],
+    pulled_up=[[-0.4], [-0.5, -0.5], [-0.6, -0.4, -0.4], [-0.7, -0.5, -0.4, -0.8]],
+    a_pn=[-0.2, -0.3, -0.5, -1.1],
+    accuracy=[[60, None, None, None], [90, 75, None, None], [80, 85, 40, None], [50, 70, 30, 10]],
+    class_accuracy=[50, 70, 30, 10],
+)
+OF_FIG1 = [1, -1, -1, 1]
+OF_FIG3 = [0, 1, 0.8 - 0.4, 0.5, 0.1 / 0.5, -0.4, -0.2, 60 - 155 / 3]
+
+
+def judged(claims, one):
+    return [claim.judged("runs", [one]).verdict for claim in claims]
+
+
+@pytest.mark.parametrize(
+    ("claims", "numbers"), [(evidence.FIG1, OF_FIG1), (evidence.FIG3, OF_FIG3)]
+)
+def test_each_sentence_is_judged_by_its_number(claims, numbers):
+    assert [claim.of(AS_SAID) for claim in claims] == pytest.approx(numbers)
+    assert judged(claims, AS_SAID) == ["confirmed"] * len(claims)
+    assert judged(claims, OPPOSITE) == ["contradicted"] * len(claims)
+
+
+def after(*a_pn, labels="0123"):
+    """A course of which only the last rates are known."""
+    made = Course(None)
+    made.__dict__["ends"] = [{"a_pn": dict(zip(labels, a_pn, strict=True))}]
+    return made
+
+
+def test_joint_training_is_judged_by_how_near_its_rates_are_to_balance():
+    claim = evidence.FIG3_JOINT
+    assert claim.of(after(-1.05, -0.97, -1.0, -1.04)) == pytest.approx(0.03)
+    assert judged([claim], after(-1.05, -0.97, -1.0, -1.04)) == ["confirmed"]
+    assert judged([claim], after(-1.3, -0.8, -1.0, -1.3)) == ["contradicted"]
+
+
+def test_the_loss_is_judged_class_by_class_beside_joint_training():
+    """Whose classes may have come in another order."""
+    adaptive, plain = after(-1.2, -1.1, -0.9, -0.75), after(-2.0, -1.5, -0.5, -0.25)
+    joint = after(-0.8, -1.0, -1.2, -0.8, labels="3102")
+    trio = Trio(adaptive, plain, joint)
+    numbers = [0.1625 - 0.6875, (-0.4 - 0.5) / 2, (0.8 + 0.4) / 2, 0.0625 - 0.5375]
+    assert [claim.of(trio) for claim in evidence.FIG7] == pytest.approx(numbers)
+    assert judged(evidence.FIG7, trio) == ["confirmed"] * 4
+    assert judged(evidence.FIG7, Trio(plain, adaptive, joint)) == ["contradicted"] * 4
+
+
+@pytest.mark.parametrize(
+    ("second_task", "numbers", "verdict"),
+    [
+        ([(4, 1), (2, 1), (None, 1), (9, None), (3, 1)], [1, 3], "confirmed"),
+        ([(1, 2), (3, 2), (2, 2)], [1 / 3, 1], "contradicted"),
+    ],
+)
+def test_losses_are_compared_in_the_second_task_where_both_batches_have_samples(
+    second_task, numbers, verdict, monkeypatch
+):
+    pairs = [(0, 1, 9), *((1, *pair) for pair in second_task), (2, 0, 9)]
+    lines = [dict(zip(("task", "stream", "replay"), pair, strict=True)) for pair in pairs]
+    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines)
+    assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(numbers)
+    assert judged(evidence.LOSSES, None) == [verdict] * 2
+
+
+# ---- what cannot be said
+
+
+def test_where_nothing_was_measured_nothing_is_confirmed():
+    """Of a method that trains nothing by a softmax."""
+    nothing = [[None] * tasks for tasks in (1, 2, 3)]
+    silent = course(nothing, nothing, a_pn=[None] * 3, class_accuracy=[1, 2, 3])
+    assert all(math.isnan(rate) for rate in silent.pn_since(0))
+    measured = {claim for claim in evidence.FIG1 + evidence.FIG3 if "accuracy" not in claim.number}
+    for claim in measured:
+        assert claim.judged("runs", [silent]).verdict == "not measured", claim.number
+
+
+def test_classes_without_a_gradient_of_one_sign():
+    """The first has no rival in its task, and nothing to compare with later; the second is pulled
+    up by nothing in the last, and no rate is lower."""
+    found = course([[0.0], [0.4, 0.2], [0.4, 0.1, 0.1]], [[0.0], [-0.2, -0.4], [-0.1, 0.0, -0.4]])
+    assert math.isnan(found.pn(0, 0)) and found.pn(2, 1) == -math.inf
+    assert math.isnan(evidence.drop(found, "n")) and math.isnan(evidence.drop(found, "p"))
+    assert evidence.share_suppressed(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.5], "confirmed"),
+        ([-0.5], "contradicted"),
+        ([0.5, 0.6, 0.4], "confirmed"),
+        ([-0.5, -0.6, -0.4], "contradicted"),
+        ([0.5, -0.4], "undecided"),
+        ([0.5, 0.9, 0.1], "undecided"),  # t(2) = 4.3 standard errors
+        ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
+        ([math.nan], "not measured"),
+    ],
+)
+def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
+    up = Claim("x", "it is above", "number", float, above=0)
+    down = Claim("x", "it is below", "number", lambda value: -value, below=0)
+    assert up.judged("runs", values).verdict == verdict
+    assert down.judged("runs", values).verdict == verdict
+
+
+def test_a_correlation_is_scipys_and_takes_infinity_for_the_lowest():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 30)).tolist()
+    by_hand = np.corrcoef(*(np.argsort(np.argsort(values)) for values in (x, y)))[0, 1]
+    assert rank_correlation(x, y) == pytest.approx(by_hand)
+    assert rank_correlation([1, 2, 3, 4], [4.0, math.nan, -1.0, -math.inf]) == pytest.approx(-1)
+    assert math.isnan(rank_correlation([1, 2], [1, 2]))
+    assert math.isnan(rank_correlation([1, 2, 3], [1, 1, 1]))
