@@ -34,11 +34,12 @@ def decomposed(logits: Sequence[float], y: int, new: Sequence[bool], task: int =
     1.333333
     """
     o = np.asarray(logits, dtype=np.float64) - logits[y]  # then e_y = 1
-    own = np.asarray(new) == new[y]
-    a, b = np.logaddexp.reduce(o[own]), np.logaddexp.reduce(np.append(o[~own], 0.0))  # log A, log B
-    rest_a, rest_b = (np.expm1(one) for one in (a, b))  # A - e_y and B - e_y
-    gap = np.log1p(rest_a * rest_b / (1 + rest_a + rest_b))
-    return Decomposed(float(np.logaddexp.reduce(o)), float(a + b), float(gap), bool(new[y]), task)
+    own, others = np.asarray(new) == new[y], np.arange(len(o)) != y
+    # log (A - e_y) and log (B - e_y), minus infinity of nobody: no number is too large for it
+    a, b = (np.logaddexp.reduce(o[side & others]) for side in (own, ~own))
+    gap = np.logaddexp(0, a + b - np.logaddexp.reduce([0, a, b]))
+    both = np.logaddexp(0, a) + np.logaddexp(0, b)
+    return Decomposed(float(np.logaddexp.reduce(o)), float(both), float(gap), bool(new[y]), task)
 
 
 def decompositions(result: Result) -> list[Decomposed]:
@@ -61,17 +62,17 @@ def observed(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
     gaps = [one.decomposed - one.ce for one in samples]
     error = max(abs(gap - one.gap) for gap, one in zip(gaps, samples, strict=True))
     rounding = 1e-12 * max(1.0, *(one.decomposed for one in samples))
-    sides = [
-        mean([one.gap for one in samples if one.new is side] or [0.0]) for side in (True, False)
-    ]
+    sides: dict[str, list[float]] = {"new": [], "old": []}
+    for one in samples:
+        sides["new" if one.new else "old"].append(one.gap)
+    means = ", ".join(f"{mean(found):.3g} ({side})" for side, found in sides.items() if found)
     of = f"{len(samples)} samples"
     return [
         Observation(
             "5.1, Prop. 1",
             "L_decom >= L_ce for every sample",
             runs,
-            f"smallest gap {min(gaps):.2g} of {of}; "
-            f"mean {sides[0]:.3g} (new), {sides[1]:.3g} (old)",
+            f"smallest gap {min(gaps):.2g} of {of}; mean {means}",
             "confirmed" if min(gaps) >= -rounding else "contradicted",
         ),
         Observation(

@@ -16,7 +16,7 @@ from PIL import Image
 from onepass.errors import InputError
 from onepass.executors.here import Here
 from onepass.report import paper_figures, proposition
-from onepass.report.proposition import decomposed
+from onepass.report.proposition import Decomposed, decomposed
 from onepass.report.tables import read
 
 SWEEP = """
@@ -224,13 +224,50 @@ def test_the_decomposed_loss_of_random_logits_is_above_by_the_closed_form():
             assert found.gap == 0
 
 
+def test_logits_that_are_far_apart_have_a_gap_too():
+    """A = e^800 and B = e^900: the loss is 900, the decomposed one 1700."""
+    found = decomposed([0.0, 800.0, 900.0], 0, [True, True, False])
+    assert (found.ce, found.decomposed, found.gap) == (900, 1700, 800)
+
+
 def test_a_gap_that_is_not_the_closed_form_is_seen():
     right = [decomposed([1.0, 2.0, 3.0], y, [True, True, False]) for y in range(3)]
-    verdicts = [one.verdict for one in proposition.observed("runs", right)]
-    assert verdicts == ["confirmed", "confirmed"]
-    wrong = [right[0]._replace(decomposed=right[0].ce - 0.1)]
-    verdicts = [one.verdict for one in proposition.observed("runs", wrong)]
-    assert verdicts == ["contradicted", "contradicted"]
+    assert verdicts(right) == ["confirmed", "confirmed"]
+    below = right[0]._replace(decomposed=right[0].ce - 0.1)
+    assert verdicts([*right, below]) == ["contradicted", "contradicted"]
+    above = right[0]._replace(decomposed=right[0].decomposed + 0.1)
+    assert verdicts([*right, above]) == ["confirmed", "contradicted"]
+
+
+def test_the_last_bit_of_a_large_loss_contradicts_nothing():
+    loss = 1e6
+    large = Decomposed(ce=loss, decomposed=math.nextafter(loss, 0), gap=0.0, new=True, task=0)
+    assert verdicts([large]) == ["confirmed", "confirmed"]
+
+
+def verdicts(samples):
+    return [one.verdict for one in proposition.observed("runs", samples)]
+
+
+def test_gaps_are_told_of_the_sides_that_were_there():
+    new, old = (
+        decomposed([1.0, 2.0, 3.0], y, [True, True, False])._replace(gap=3.0) for y in (0, 2)
+    )
+    assert new.new and not old.new
+    for samples, told in (
+        ([new, old._replace(gap=1.0), old._replace(gap=2.0)], "mean 3 (new), 1.5 (old)"),
+        ([new], "mean 3 (new)"),
+        ([old], "mean 3 (old)"),
+    ):
+        assert proposition.observed("runs", samples)[0].measured.endswith(f"; {told}")
+
+
+def test_padding_is_not_decomposed(monkeypatch):
+    batch = {"y": [5, 7], "weight": [1.0, 0.0], "logits": [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]}
+    line = {"task": 1, "classes": [7, 5, 6], "new": [6], "batches": [batch]}
+    monkeypatch.setattr(proposition, "heard", lambda result, probe: [line])
+    expected = decomposed([1.0, 2.0, 3.0], 1, [False, False, True], task=1)
+    assert proposition.decompositions(None) == [expected]
 
 
 def test_logged_samples_are_decomposed_with_the_classes_of_their_time(runs):

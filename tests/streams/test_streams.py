@@ -205,8 +205,10 @@ def test_the_same_classes_may_come_again_with_other_inputs():
     once = torch.arange(200)
     stream = onepass.Stream(data, [once, once], batch=20)
     assert stream.tasks[0] == stream.tasks[1] != ()
-    *_, last = onepass.evaluate(onepass.Finetune(device="cpu"), stream)
+    learner = onepass.Finetune(device="cpu")
+    *_, last = onepass.evaluate(learner, stream)
     assert last.task == 1
+    assert learner.task == 1, "which it is told, unless the stream says otherwise"
 
 
 @pytest.mark.parametrize("order", [[], [[1, 2]], [torch.tensor([0.5])], [torch.tensor([10**6])]])
