@@ -15,16 +15,16 @@ SPECS = {
     "class-incremental": (
         "class-incremental",
         "",
-        lambda data: ClassIncremental(data, seed=3),
+        lambda data: ClassIncremental(data, 5, 10, "natural", 3, True),
     ),
     "class-incremental:tasks=2,batch=7,class_order=shuffled,boundaries=false": (
         "class-incremental",
         'tasks = 2\nbatch = 7\nclass_order = "shuffled"\nboundaries = false',
         lambda data: ClassIncremental(data, 2, 7, "shuffled", 3, False),
     ),
-    "long-tail:rho=100,tasks=10": (
+    "long-tail:tasks=10": (
         "long-tail",
-        "rho = 100\ntasks = 10",
+        "tasks = 10",
         lambda data: LongTail(data, rho=100, tasks=10, seed=3),
     ),
     "long-tail:rho=12.5,class_order=natural": (
@@ -40,7 +40,7 @@ SPECS = {
     "blurry:tasks=5,boundaries=true": (
         "blurry",
         "tasks = 5\nboundaries = true",
-        lambda data: Blurry(data, tasks=5, seed=3),
+        lambda data: Blurry(data, n=50, m=10, seed=3),
     ),
 }
 
@@ -234,3 +234,9 @@ def test_what_a_stream_records_makes_it_again(data, text):
     assert [first.indices(i).tolist() for i in range(len(first))] == [
         again.indices(i).tolist() for i in range(len(again))
     ]
+
+
+def test_what_streams_share_is_the_same_in_all_of_them_unless_asked_for():
+    usual = STREAMS["class-incremental"].defaults
+    for name in ("long-tail", "blurry"):
+        assert usual.items() <= STREAMS[name].defaults.items()

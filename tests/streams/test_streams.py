@@ -187,6 +187,7 @@ def test_cifar_takes_5000_steps(classes, tasks):
         ({"tasks": [[0, 0]]}, "disjoint"),
         ({"tasks": [[0], [7]]}, "7"),
         ({"class_order": "random"}, "natural or shuffled"),
+        ({"tasks": [[2], [0, 1]], "class_order": "shuffled"}, "have an order already"),
     ],
 )
 def test_a_bad_argument_is_named(arguments, named):
@@ -211,7 +212,9 @@ def test_the_same_classes_may_come_again_with_other_inputs():
     assert learner.task == 1, "which it is told, unless the stream says otherwise"
 
 
-@pytest.mark.parametrize("order", [[], [[1, 2]], [torch.tensor([0.5])], [torch.tensor([10**6])]])
+@pytest.mark.parametrize(
+    "order", [[], [[1, 2]], *([torch.tensor([0, one])] for one in (0.5, 10**6, -1))], ids=str
+)
 def test_an_order_that_numbers_no_samples_is_refused(order):
     with pytest.raises(onepass.InputError, match="order must"):
         onepass.Stream(onepass.load("digits"), order)
