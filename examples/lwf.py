@@ -49,7 +49,7 @@ class LwF(Learner):
     strength: float = 1.0
     temperature: float = 2.0
 
-    previous: Previous = field(init=False, repr=False)
+    previous: Previous = field(init=False)
     exempt: ClassVar[dict[str, str]] = {"memory_reaches_the_gradient": "it keeps no samples"}
 
     def check_settings(self) -> None:

@@ -117,18 +117,16 @@ class Learner(SelfTaught, ABC):
     later_steps_differ: ClassVar[bool] = False  # then a step may ask if this is the first task
     trains_to_score: ClassVar[bool] = False  # then it is scored at the end only, unless asked
 
-    steps: int = field(init=False, repr=False, default=0)
-    book: ClassBook = field(init=False, repr=False)
-    task_ended: bool = field(init=False, repr=False, default=False)
-    only_predicts: bool = field(init=False, repr=False, default=False)  # its memory is gone
-    names: dict[Label, str] = field(init=False, repr=False, default_factory=dict)
-    spent: dict[str, Images] = field(init=False, repr=False, default_factory=dict)
-    _trainer: Trainer | None = field(init=False, repr=False, default=None)
-    _last_loss: Tensor | None = field(init=False, repr=False, default=None)
-    _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(
-        init=False, repr=False, default=None
-    )
-    _turns: Turns = field(init=False, repr=False, default_factory=Turns)
+    steps: int = field(init=False, default=0)
+    book: ClassBook = field(init=False)
+    task_ended: bool = field(init=False, default=False)
+    only_predicts: bool = field(init=False, default=False)  # its memory is gone
+    names: dict[Label, str] = field(init=False, default_factory=dict)
+    spent: dict[str, Images] = field(init=False, default_factory=dict)
+    _trainer: Trainer | None = field(init=False, default=None)
+    _last_loss: Tensor | None = field(init=False, default=None)
+    _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(init=False, default=None)
+    _turns: Turns = field(init=False, default_factory=Turns)
 
     # ---- what a method writes
 

@@ -24,7 +24,7 @@ class WithMemory(Learner):
 
     memory: int = 1000
 
-    store: Store = field(init=False, repr=False)
+    store: Store = field(init=False)
     least_memory: ClassVar[int] = 0
 
     def check_settings(self) -> None:

@@ -57,10 +57,10 @@ class SelfTaught(Steps, Training):
 
     cannot: ClassVar[dict[str, str]] = {}  # settings from above, each with the reason
 
-    averaged: Average | None = field(init=False, repr=False, default=None)
-    teaching: Average | None = field(init=False, repr=False, default=None)
-    _shown: list[Shown] = field(init=False, repr=False, default_factory=list)
-    _lesson: Tensor | None = field(init=False, repr=False, default=None)
+    averaged: Average | None = field(init=False, default=None)
+    teaching: Average | None = field(init=False, default=None)
+    _shown: list[Shown] = field(init=False, default_factory=list)
+    _lesson: Tensor | None = field(init=False, default=None)
 
     def check_settings(self) -> None:
         usual = {"average": None, "distil": 0, "repeats": 1}

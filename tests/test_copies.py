@@ -27,7 +27,7 @@ def registered(monkeypatch):
 class Remembering(ER):
     """Keeps the previous network, and does nothing with it."""
 
-    previous: Previous = field(init=False, repr=False)
+    previous: Previous = field(init=False)
 
     def build(self, shape, dtype):
         super().build(shape, dtype)

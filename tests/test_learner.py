@@ -19,8 +19,8 @@ from onepass.trainer import Trainer
 class Watched(Finetune):
     """Writes down when its hooks are called, and how it then was."""
 
-    ended: list = field(init=False, repr=False, default_factory=list)
-    ready: list = field(init=False, repr=False, default_factory=list)
+    ended: list = field(init=False, default_factory=list)
+    ready: list = field(init=False, default_factory=list)
 
     def on_task_end(self):
         self.ended.append(
@@ -60,7 +60,7 @@ class Contrary(Finetune):
 class Failing(ER):
     """Fails where it is told to: before it keeps the batch, or with the batch half taken in."""
 
-    fail: str = field(init=False, repr=False, default="")
+    fail: str = field(init=False, default="")
 
     def build(self, shape, dtype):
         super().build(shape, dtype)

@@ -130,7 +130,7 @@ class ASER(Replay):
     pool: int = 200
     neighbours: int = 3
 
-    store: Dealing = field(init=False, repr=False)
+    store: Dealing = field(init=False)
     least_memory: ClassVar[int] = 2
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(

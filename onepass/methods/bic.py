@@ -180,11 +180,11 @@ class BiC(Replay):
     decay: float = 0.1
     temperature: float = 2.0
 
-    store: Sifted = field(init=False, repr=False)
-    held_out: HeldOut = field(init=False, repr=False)
-    previous: Previous = field(init=False, repr=False)
-    correction: Correction = field(init=False, repr=False)
-    _held: Tensor = field(init=False, repr=False)
+    store: Sifted = field(init=False)
+    held_out: HeldOut = field(init=False)
+    previous: Previous = field(init=False)
+    correction: Correction = field(init=False)
+    _held: Tensor = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

@@ -108,8 +108,8 @@ class CCIL(Replay):
     later_rate: float = 1.0
     classifier: Literal["cosine", "linear"] = "cosine"
 
-    previous: Previous = field(init=False, repr=False)
-    rate: LearningRate = field(init=False, repr=False)
+    previous: Previous = field(init=False)
+    rate: LearningRate = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

@@ -161,7 +161,7 @@ class Co2L(Replay):
     relation_temperature: float = 0.2
     previous_temperature: float = 0.01
 
-    previous: Previous = field(init=False, repr=False)
+    previous: Previous = field(init=False)
     least_memory: ClassVar[int] = 1
     cannot: ClassVar[dict[str, str]] = {"distil": "features are trained, and there are no logits"}
     presets: ClassVar[dict[str, Preset]] = {

@@ -200,8 +200,8 @@ class GSA(WithMemory):
     sampling: Literal["balanced", "random"] = "balanced"
     even: bool = False
 
-    store: MixedReservoir = field(init=False, repr=False)
-    balance: Balance = field(init=False, repr=False)
+    store: MixedReservoir = field(init=False)
+    balance: Balance = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "tuned": Preset(
             {

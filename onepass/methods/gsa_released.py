@@ -94,8 +94,8 @@ class GSAReleased(WithMemory):
     warm_up: int = 5
     extra_forwards: bool = True
 
-    store: MixedReservoir = field(init=False, repr=False)
-    balance: Balance = field(init=False, repr=False)
+    store: MixedReservoir = field(init=False)
+    balance: Balance = field(init=False)
 
     def check_settings(self) -> None:
         super().check_settings()

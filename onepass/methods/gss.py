@@ -151,7 +151,7 @@ class GSS(Replay):
     subsets: int = 10
     subset_size: int = 10
 
-    store: Scored = field(init=False, repr=False)
+    store: Scored = field(init=False)
     least_memory: ClassVar[int] = 1
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(

@@ -161,7 +161,7 @@ class IL2A(Replay):
     distillation: float = 0.1
     pairs: int = 190
 
-    previous: Previous = field(init=False, repr=False)
+    previous: Previous = field(init=False)
     cannot: ClassVar[dict[str, str]] = {
         "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
     }

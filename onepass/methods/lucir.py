@@ -136,8 +136,8 @@ class LUCIR(Replay):
     margin: float = 0.5
     scale: float = 1.0
 
-    previous: Previous = field(init=False, repr=False)
-    rows: Rows = field(init=False, repr=False)
+    previous: Previous = field(init=False)
+    rows: Rows = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

@@ -204,7 +204,7 @@ class OCM(Replay):
     strength: float = 1.0
     rotations: int = MAPS
 
-    previous: Previous = field(init=False, repr=False)
+    previous: Previous = field(init=False)
     least_memory: ClassVar[int] = 1
     later_steps_differ: ClassVar[bool] = True
     quick: ClassVar[dict[str, Any]] = {"rotations": 2}

@@ -53,7 +53,7 @@ class OCMGSA(OCM, GSA):
     True
     """
 
-    store: MixedReservoir = field(init=False, repr=False)
+    store: MixedReservoir = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {}
     exempt: ClassVar[dict[str, str]] = {
         "devices_agree": "the window u is drawn by the device's own generator",

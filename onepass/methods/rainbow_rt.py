@@ -107,8 +107,8 @@ class RainbowRT(Replay):
 
     candidates: int | None = None
 
-    store: Rebuilt = field(init=False, repr=False)
-    running: OfTask = field(init=False, repr=False)
+    store: Rebuilt = field(init=False)
+    running: OfTask = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "nesterov", "lr": 0.05, "weight_decay": 1e-4, "replay": 10},

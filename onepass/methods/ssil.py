@@ -128,8 +128,8 @@ class SSIL(Replay):
     strength: float = 1.0
     temperature: float = 2.0
 
-    previous: Previous = field(init=False, repr=False)
-    tasks: TaskOfClass = field(init=False, repr=False)
+    previous: Previous = field(init=False)
+    tasks: TaskOfClass = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
