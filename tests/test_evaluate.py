@@ -105,17 +105,22 @@ def test_the_points_loss_is_that_of_the_step(stream):
 
 
 def test_counts_are_those_of_a_recount_with_predict(data, stream):
-    one = learner(memory=20)
+    """Those of tasks, of two classes each, only where one has ended."""
+    one = learner(memory=4)
     for point in evaluate(one, stream, every=2):
         predicted = [int(one.predict(x.unsqueeze(0))) for x in data.test_x]
-        correct, total = [0] * 6, [0] * 6
+        correct, total, confusion = [0] * 6, [0] * 6, torch.zeros(3, 3, dtype=torch.int64)
         for guess, truth in zip(predicted, data.test_y.tolist(), strict=True):
             if truth in one.classes:
                 total[truth] += 1
                 correct[truth] += guess == truth
+                confusion[truth // 2, guess // 2] += 1
+        tasks = point.task + 1 if point.boundary else 0
+        assert point.confusion == tuple(map(tuple, confusion[:tasks, :tasks].tolist()))
         assert point.correct == tuple(correct)
         assert point.total == tuple(total)
         assert point.accuracy == pytest.approx(100 * sum(correct) / sum(total))
+    assert confusion.diagonal().sum() < confusion.sum(), "some take one task for another"
 
 
 def test_a_sample_is_scored_without_regard_to_its_neighbours(data, stream):
@@ -155,6 +160,21 @@ def test_a_learner_that_knows_other_labels_too_is_scored_on_those_of_the_dataset
     *_, last = evaluate(one, stream)
     assert last.total == (7,) * 6
     assert last.boundary
+
+
+def test_classes_that_no_task_has_are_in_no_confusion(data):
+    """Neither those that the stream leaves out nor labels that the learner had from elsewhere."""
+    order = [torch.nonzero(data.train_y < 2).flatten(), torch.nonzero(data.train_y >= 2).flatten()]
+    one, said = learner(memory=20), [0, 3, 5, 77, -5]
+    one.learn(torch.zeros(2, 10), [77, -5])
+    one.predict = lambda x: torch.tensor(said * len(x))[: len(x)]
+    *_, last = evaluate(one, onepass.Stream(data, order, tasks=[[0, 1], [2, 3]]))
+    assert last.total == (7,) * 6
+    confusion = [[0, 0], [0, 0]]
+    for truth, guess in zip(sorted(data.test_y.tolist()), said * 42, strict=False):
+        if truth < 4 and guess in (0, 3):
+            confusion[truth // 2][guess // 2] += 1
+    assert last.confusion == tuple(map(tuple, confusion))
 
 
 def test_scoring_changes_no_bit_of_the_learner(stream):

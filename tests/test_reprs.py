@@ -26,11 +26,12 @@ POINT = next(onepass.evaluate(learned(), STREAM))
         (DATA, ["'synthetic'", "600 training and 200 test vectors of 20", "10 classes"]),
         (STREAM, ["ClassIncremental", "'synthetic'", "2 tasks", "10 steps"]),
         (learned(), ["ER(", "memory=30", "mean=(0.25, 0.25, 0.25, ...: 20)", "after 1 steps"]),
-        (POINT, ["Point", "step=5", "task=0", "accuracy="]),
+        (POINT, ["Point", "step=5", "task=0", "classes=5", "accuracy="]),
+        (replace(POINT, correct=(1, 0, 0), total=(1, 3, 0)), ["classes=2", "accuracy=25.0"]),
         (learned().snapshot(), ["Predictor", "5 classes", "20"]),
         (onepass.GSA(memory=30).learn(*STREAM.batch(0)), ["<Step loss=", "T1="]),
     ],
-    ids=["dataset", "stream", "learner", "point", "snapshot", "step"],
+    ids=["dataset", "stream", "learner", "point", "counted point", "snapshot", "step"],
 )
 def test_an_object_shows_itself_in_a_line(one, said):
     line = repr(one)

@@ -3,11 +3,13 @@
 import itertools
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from memories import PROPERTY, even, evenly, filled, generator, held, numbers, reservoir, samples
 
+from onepass.errors import CheckpointError
 from onepass.memory import Reservoir
 from onepass.parts import Samples
 
@@ -199,3 +201,20 @@ def test_a_state_is_a_snapshot():
     assert state["x"].tolist() == state["y"].tolist() == [0, 1, 2]
     assert int(state["offered"]) == 3
     assert held(store) != [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"offered": torch.tensor(2)}, "kept.size is 3, not between 0 and 2"),
+        ({"offered": torch.tensor(-1)}, "kept.offered is -1"),
+        ({"size": torch.tensor(5)}, "kept.size is 5, not between 0 and 4"),
+        ({"y": torch.tensor([0, 1])}, "kept.y"),
+        ({"y": torch.tensor([0, 1, 9])}, "kept.y holds row 9, and there are 3 classes"),
+    ],
+)
+def test_a_state_that_no_reservoir_can_have_is_refused(change, said):
+    store = filled([0, 1, 2], capacity=4)
+    reservoir(4).expect(store.state_dict(), 3, "kept")
+    with pytest.raises(CheckpointError, match=said):
+        reservoir(4).expect({**store.state_dict(), **change}, 3, "kept")
