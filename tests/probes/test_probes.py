@@ -81,6 +81,22 @@ def test_a_plain_loop_can_tell_it_too():
     assert probe.a_pn() == watched(ER(memory=50, seed=0)).a_pn()
 
 
+def test_batches_from_anywhere_have_rates_too():
+    """As those of a stream that tells of its tasks, if their maker does."""
+    probe, learner = BalanceProbe(), ER(memory=50, seed=0)
+    stream = ClassIncremental(DATA, tasks=3, seed=0)
+
+    def batches():
+        for step, batch in enumerate(stream):
+            if stream.starts_task(step):
+                learner.new_task()
+            yield batch
+
+    test = (DATA.test_x, DATA.test_y)
+    list(evaluate(learner, batches(), test=test, listeners=[probe]))
+    assert probe.a_pn() == watched(ER(memory=50, seed=0)).a_pn()
+
+
 # ---- recorded
 
 
