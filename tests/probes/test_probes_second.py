@@ -191,3 +191,15 @@ def test_every_probe_sees_every_method_through(method, tmp_path):
     settings = {name: str(value).lower() for name, value in quick.items()}
     result = run(Job(method, "synthetic", device="cpu", probes=names, settings=settings), tmp_path)
     assert result.dropped == {}
+
+
+def test_a_task_has_a_line_at_its_end_though_nothing_is_scored_there(tmp_path):
+    """As of a method that trains when it is scored, and is so only when all is over."""
+    settings = {name: str(value) for name, value in registry.get("gdumb").learner.quick.items()}
+    asked = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
+    folder = Path(run(asked, tmp_path).out)
+    for name in asked.probes:
+        lines = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
+        assert [(line["task"], line["step"]) for line in lines] == [
+            (task, 12 * task + 12) for task in range(5)
+        ]
