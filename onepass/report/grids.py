@@ -122,7 +122,8 @@ def _published(
     """Adds a column, and says what is doubtful in it."""
     letters = Letters()
     for row, line in zip(rows, lines, strict=True):
-        found = published.of_cell(row.method, row.paper_dataset or "", row.memory)
+        dataset = row.paper_dataset if row.as_published else None
+        found = published.of_cell(row.method, dataset or "", row.memory)
         doubts = "; ".join(one.doubt for one in found if one.doubt)
         note = letters[doubts] if doubts and not apart else ""
         line["published"] = Cell(published.listed(found) or "-", note=note)
