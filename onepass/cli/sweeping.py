@@ -116,7 +116,7 @@ def sweep(
         bool, typer.Option("--json", help="One JSON object per run, nothing else.")
     ] = False,
 ) -> None:
-    """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
+    """Do all runs of a file that are not done yet."""
     until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
     chosen = str(devices.resolve(device))
