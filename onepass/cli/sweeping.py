@@ -291,8 +291,10 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | 
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
-    more = f", and {unknown} of unknown length" if unknown else ""
-    say(f"expected: {_time(sum(seconds or 0 for seconds in expected))} one after another{more}")
+    known = f"{_time(sum(seconds or 0 for seconds in expected))} one after another"
+    more = f"{unknown} of unknown length"
+    measured = any(expected) or not unknown
+    say(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
 
 
 def _time(seconds: float) -> str:
