@@ -59,7 +59,7 @@ def list_(
     columns: shared.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Show what there is."""
+    """List methods, datasets, streams, networks, probes, settings."""
     one_of("list", what, LISTED)
     if method is not None and what != "settings":
         raise InputError(f"only settings are those of a method, not {what}")
@@ -200,7 +200,7 @@ def figure(
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
     imports: Imports = None,
 ) -> None:
-    """Draw finished runs, figures of the paper, or a stream: class against time."""
+    """Draw finished runs, a figure of the paper, or a stream."""
     from onepass.report import figures
 
     if one_of("figure", what, FIGURES) == "accuracy":

@@ -42,6 +42,11 @@ def test_the_first_help_lists_every_command() -> None:
     assert all(f"\n  {name} " in done.out for name, *_ in COMMANDS)
 
 
+@pytest.mark.parametrize("group", [(), ("data",), ("runs",)])
+def test_what_a_command_does_is_told_whole_in_a_line_of_the_list(group: tuple[str, ...]) -> None:
+    assert "..." not in onepass(*group, "--help").out.split("Commands:")[1]
+
+
 @pytest.mark.parametrize(("group", "inner"), [([], "predict"), (["data"], "check")])
 def test_no_command_at_all_shows_the_help(group: list[str], inner: str) -> None:
     done = onepass(*group)
