@@ -92,6 +92,16 @@ def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
     assert all(name in words for name in listed)
 
 
+def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
+    for one in onepass("list", "presets", "--json").records:
+        learner = registry.get(one["method"]).learner
+        pairs = dict(pair.split("=", 1) for pair in one["settings"].split())
+        preset = learner.presets[one["preset"]]
+        assert (learner.read_settings(pairs), one["source"]) == (preset.settings, preset.source)
+    of_er = onepass("list", "presets", "er", "--json").records
+    assert [one["preset"] for one in of_er] == list(package.ER.presets)
+
+
 def test_settings_are_listed_with_what_they_mean() -> None:
     listed = {one["name"]: one for one in onepass("list", "settings", "gsa", "--json").records}
     assert listed.keys() == set(package.GSA.setting_names())
