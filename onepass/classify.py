@@ -37,7 +37,10 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     learner = restored_to_predict(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise InputError(f"{model} has not learned grey or colour images: it cannot classify any")
+        raise InputError(
+            f"{model} has not learned grey or colour images, and a folder has no "
+            "others: use onepass.open and predict"
+        )
     if content["state"]["dtype"] != "uint8":
         raise InputError(
             f"{model} has learned float images, of which a file does not say how they were made: "

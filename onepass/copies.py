@@ -167,6 +167,10 @@ class Average(Copy):
             else:
                 torch._foreach_copy_(means, now)
 
+    def followers(self) -> list[Tensor]:
+        means = [one for _, same, _ in self._pairs.by_kind() for one in same]
+        return [self.updates, *means]
+
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self._pairs = _Pairs(self.model, self.network)

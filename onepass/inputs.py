@@ -75,7 +75,7 @@ def as_samples(x: Any) -> Tensor:
     images = (samples.dtype == torch.uint8 or samples.is_floating_point()) and samples.ndim == 4
     vectors = samples.is_floating_point() and samples.ndim == 2
     if not (images or vectors):
-        raise InputError(f"x: {EXPECTED}; {_got(given)}")
+        raise InputError(f"x: {EXPECTED}; {_got(given)}{_remedy(given)}")
     if images and samples.shape[1] > 4 and samples.shape[3] in (1, 3, 4):
         raise InputError(f"x: channels come first (n, channels, height, width); {_got(given)}")
     if samples.numel() == 0:
@@ -86,6 +86,15 @@ def as_samples(x: Any) -> Tensor:
     if not bool(torch.isfinite(samples).all()):
         raise InputError("x holds NaN or infinity (or values too large for float32)")
     return samples
+
+
+def _remedy(samples: Tensor) -> str:
+    """What one or the other of two frequent mistakes wants; nothing, if it is neither."""
+    if samples.ndim == 1:
+        return "; a batch of one sample is x[None]"
+    if samples.ndim == 2 and not samples.is_complex():
+        return "; x.astype('float32') says that whole numbers are features"
+    return ""
 
 
 def _got(samples: Tensor) -> str:

@@ -509,8 +509,9 @@ class Learner(SelfTaught, ABC):
     @contextmanager
     def _all_or_nothing(self, everything: bool) -> Iterator[None]:
         """If what is done here fails, all is as it was. Of a step that brings no class and fails
-        before the network has moved the trainer undoes all by itself; `everything` says that this
-        may be something else, which is seldom: then the whole state is kept to go back to."""
+        before it has moved the network the trainer undoes all by itself, with those before it on
+        the batch; `everything` says that this may be something else, which is seldom: then the
+        whole state is kept to go back to."""
         needed = everything and self.steps > 0
         before = Whole(self.state_dict(), dict(self.spent)) if needed else None
         try:

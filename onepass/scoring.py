@@ -64,12 +64,13 @@ class Point(Tick):
 
     @property
     def _facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "step": self.step,
-            "task": self.task,
-            "classes": sum(n > 0 for n in self.total),
-        }
-        return {**facts, "accuracy": f"{self.accuracy:.1f}"} if sum(self.total) else facts
+        facts: dict[str, object] = {"step": self.step, "task": self.task}
+        if any(self.total):
+            facts["classes"] = sum(n > 0 for n in self.total)
+            facts["accuracy"] = f"{self.accuracy:.1f}"
+        if self.prequential is not None:
+            facts["prequential"] = f"{self.prequential:.1f}"
+        return facts
 
     @property
     def accuracy(self) -> float:

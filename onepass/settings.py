@@ -77,7 +77,7 @@ class Configured:
             Setting(
                 name=one.name,
                 type=_say(hints[one.name]),
-                default="" if one.default is MISSING else _as_text(one.default),
+                default="" if one.default is MISSING else as_text(one.default),
                 meaning=meanings.get(one.name, ""),
             )
             for one in ordered
@@ -181,10 +181,10 @@ def read(name: str, text: str, annotation: Any) -> Any:
     return value
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
     """What `read` reads as this value.
 
-    >>> _as_text(True), _as_text(None), _as_text(1e-3), _as_text((0.5,))
+    >>> as_text(True), as_text(None), as_text(1e-3), as_text((0.5,))
     ('true', 'none', '0.001', '(0.5,)')
     """
     return str(value).lower() if isinstance(value, bool | None) else str(value)

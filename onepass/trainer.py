@@ -75,11 +75,13 @@ def cosine_head(features: int, rng: torch.Generator) -> Head:
 
 class Mark(NamedTuple):
     """What a step may have moved before the optimiser's turn: where generators, the network's
-    statistics and parts with a few numbers were."""
+    statistics and parts with a few numbers were. `moving` is what the optimiser moves, if there
+    are several steps to undo; where it was, the trainer holds."""
 
     generators: list[Tensor]
     statistics: list[Tensor]
     parts: list[dict[str, Tensor]]
+    moving: list[Tensor]
 
 
 def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
@@ -155,6 +157,7 @@ class Trainer:
             for name, _ in module.named_buffers(recurse=False)
             if module is not self.model.head
         ]
+        self._held: list[Tensor] = []  # where what moves was before several steps on one batch
         self.parts: dict[str, Part] = {}
         # rows of the head (C): with a class, with one that is new since the boundary, the others
         self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
@@ -218,14 +221,15 @@ class Trainer:
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor, times: int = 1) -> Step:
         """Executes a step, eagerly or as a graph, so many times in a row; only the last one lets
-        the batch into the memory. One that fails before the network has moved leaves everything as
-        it was."""
+        the batch into the memory. One that fails before it has moved the network leaves everything
+        as it was before the first of them."""
 
         def whole(x: Tensor, y: Tensor) -> Step:
-            before = None if parallel.capturing(x) else self._mark()  # a capture moves nothing
-            self._moved = False
+            # a capture moves nothing
+            before = None if parallel.capturing(x) else self._mark(several=times > 1)
             try:
                 for turn in range(times):
+                    self._moved = False
                     self.begins, self.lets_in = turn == 0, turn == times - 1
                     done = step(x, y)
                     self.finish()
@@ -270,12 +274,25 @@ class Trainer:
         self._waiting.clear()
         self.aside.forget()
 
-    def _mark(self) -> Mark:
+    def _mark(self, *, several: bool) -> Mark:
         return Mark(
             [rng.get_state() for rng in self._drawing],
             [getattr(module, name).clone() for module, name in self._statistics],
             [part.mark() for part in self.parts.values()],
+            self._hold() if several else [],
         )
+
+    @torch.no_grad()
+    def _hold(self) -> list[Tensor]:
+        """Parameters, moments and what follows the network, having noted where they are; in tensors
+        that stay, since to make them anew takes four times as long as to fill them."""
+        moments = [one for kept in self.optimizer.state.values() for one in kept.values()]
+        followers = [one for part in self.parts.values() for one in part.followers()]
+        moving = [*self.trainable, *filter(torch.is_tensor, moments), *followers]
+        if [one.shape for one in moving] != [one.shape for one in self._held]:
+            self._held = [torch.empty_like(one) for one in moving]
+        torch._foreach_copy_(self._held, moving)
+        return moving
 
     @torch.no_grad()
     def _back_to(self, mark: Mark) -> None:
@@ -285,6 +302,8 @@ class Trainer:
             getattr(module, name).copy_(value)
         for part, numbers in zip(self.parts.values(), mark.parts, strict=True):
             part.back_to(numbers)
+        if mark.moving:
+            torch._foreach_copy_(mark.moving, self._held)
 
     def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
         """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""

@@ -1,6 +1,8 @@
 """A step that fails changes nothing: not the classes, not the memory, not a generator, and not the
 statistics that the network had moved by then. Wherever it fails, and with every method."""
 
+from itertools import count
+
 import pytest
 import torch
 from torch import nn
@@ -132,6 +134,63 @@ def test_a_step_that_fails_in_a_repeat_changes_nothing_wherever_it_fails(key):
     for one in (learner, calm):
         one.learn(*batch([0, 1, 0], seed=10))
     assert learner.state_sha256() == calm.state_sha256()
+
+
+def interrupted_in_repeat(learner, turn, monkeypatch):
+    """Ctrl-C when a step of the learner has moved the network and the next one has begun."""
+    step, turns = learner.step, count()
+
+    def interrupted(x, y):
+        if next(turns) == turn:
+            raise KeyboardInterrupt
+        return step(x, y)
+
+    monkeypatch.setattr(learner, "step", interrupted)
+
+
+REPEATING = [key for key in METHODS if "repeats" not in registry.get(key).learner.cannot]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nesterov", "sgd"])
+@pytest.mark.parametrize("turn", [1, 2])
+def test_an_interrupt_between_repeats_changes_nothing_in_a_network_of_ours(
+    optimizer, turn, monkeypatch
+):
+    both = {"average": "arrivals", "distil": 1.0, "distil_from": "growing", "repeats": 3}
+    learner, calm = (taught("gsa", net="mlp", optimizer=optimizer, **both) for _ in range(2))
+    x, y = batch([1, 0, 1], seed=9)
+    before, answers = learner.state_sha256(), learner.scores(x)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupted_in_repeat(learner, turn, patch)
+        learner.learn(x, y)
+    assert learner.state_sha256() == before
+    assert torch.equal(learner.scores(x), answers)
+    for one in (learner, calm):
+        one.learn(x, y)
+        one.learn(*batch([0, 7, 0], seed=10))
+    assert learner.state_sha256() == calm.state_sha256()
+
+
+@pytest.mark.parametrize("key", REPEATING)
+def test_an_interrupt_between_repeats_changes_nothing_with_any_method(key, monkeypatch):
+    learner = taught(key, net="mlp", repeats=2, average=0.9)
+    before, (x, y) = learner.state_sha256(), batch([1, 0, 1], seed=9)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupted_in_repeat(learner, 1, patch)
+        learner.learn(x, y)
+    assert learner.state_sha256() == before
+
+
+def test_no_network_is_copied_for_a_step_that_is_not_repeated():
+    once, twice = (taught("er", net="mlp", repeats=repeats) for repeats in (1, 2))
+    assert not once.trainer._held
+    assert twice.trainer._held
+
+
+def test_repeats_alone_are_no_reason_to_copy_the_whole_learner():
+    """The memory is not written between them: what the trainer holds will do."""
+    assert not taught("er", repeats=2).trainer.may_fail_late
+    assert taught("gss", repeats=2).trainer.may_fail_late, "it asks after it has moved the network"
 
 
 def test_an_augmentation_that_fails_in_a_repeat_changes_nothing_in_a_network_of_ours():

@@ -93,6 +93,13 @@ def test_what_is_no_array_is_refused(x):
         as_samples(x)
 
 
+@pytest.mark.parametrize(("x", "remedy"), [(VECTORS[0], "None"), (VECTORS.astype(int), "float32")])
+def test_what_is_refused_for_its_form_says_how_it_would_be_taken(x, remedy):
+    assert as_samples(x[None] if remedy == "None" else x.astype(remedy)).ndim == 2
+    with pytest.raises(InputError, match=rf"; .*x.*{remedy}"):
+        as_samples(x)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_channels_last_gets_a_hint(channels):
     with pytest.raises(InputError, match="channels come first"):

@@ -45,6 +45,14 @@ def test_a_notebook_shows_a_small_table(one):
     assert table.startswith("<table>") and len(table) < 1000
 
 
+def test_a_point_shows_what_was_measured_and_no_more():
+    batches = [STREAM.batch(step) for step in range(3)]
+    (point,) = onepass.evaluate(learned(), batches, prequential=True)
+    assert repr(point) == f"<Point step=3, task=0, prequential={point.prequential:.1f}>"
+    (both,) = onepass.evaluate(learned(), batches, test=DATA, prequential=True)
+    assert "classes=" in repr(both) and "accuracy=" in repr(both) and "prequential=" in repr(both)
+
+
 def test_a_learner_shows_only_what_was_chosen():
     assert repr(onepass.GSA()) == "GSA()"
     assert repr(onepass.GSA(lr=5e-4, mirror=True)) == "GSA(lr=0.0005, mirror=True)"

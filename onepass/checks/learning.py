@@ -182,13 +182,19 @@ def nobody_tells_the_future(method: Method) -> None:
 
 
 def boundaries_are_inferred(method: Method) -> None:
-    """Without new_task, unseen classes after `gap` batches without any begin a task."""
+    """Without new_task, unseen classes after `gap` batches without any begin a task, and after one
+    batch less they do not."""
     stream = small_stream()
-    learner = make(method, gap=3)
+    quiet = 7  # batches without an unseen class, of the eight of a task
+    learner = make(method, gap=quiet)
     for x, y in stream:
         learner.learn(x, y)
     expect(learner.task == 2, f"{learner.task} boundaries were inferred instead of 2")
-    told = make(method, gap=3)
+    waiting = make(method, gap=quiet + 1)
+    for index in range(quiet + 2):
+        waiting.learn(*stream.batch(index))
+    expect(waiting.task == 0, "a boundary was inferred one batch too early")
+    told = make(method, gap=quiet)
     for index, (x, y) in enumerate(stream):
         if stream.starts_task(index):
             told.new_task()

@@ -106,7 +106,14 @@ def _usage(problem: Any) -> int:
     if type(problem).__name__ == "NoArgsIsHelpError":
         typer.echo(problem.format_message(), err=True)
         return 2
-    return _say(shortened(problem.format_message()) + _as_setting(problem), 2)
+    return _say(shortened(_as_setting(problem) or _explained(problem)), 2)
+
+
+def _explained(problem: Any) -> str:
+    """Something that has to be given and is missing is told with what its help says."""
+    told: str = problem.format_message()
+    missing = type(problem).__name__ == "MissingParameter"
+    return f"{told.rstrip('.')}: {problem.param.help}" if missing else told
 
 
 def _as_setting(problem: Any) -> str:
@@ -116,7 +123,7 @@ def _as_setting(problem: Any) -> str:
     if name not in settings:
         return ""
     options = {one for parameter in problem.ctx.command.params for one in parameter.opts}
-    return f"; as a setting: --set {name}=VALUE" if "--set" in options else ""
+    return f"{problem.message}; as a setting: --set {name}=VALUE" if "--set" in options else ""
 
 
 def _say(problem: object, status: int) -> int:

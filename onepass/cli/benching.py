@@ -71,7 +71,10 @@ def bench(
         bool, typer.Option("--json", help="One JSON object per case, nothing else.")
     ] = False,
 ) -> None:
-    """Time the steps of methods on random data, beside the bare network step of the same images."""
+    """Time the steps of methods, on random data.
+
+    Beside each stands the bare network step of the same images.
+    """
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
     check_columns(fitted.names(columns), COLUMNS)
     for name, given in numbers.items():

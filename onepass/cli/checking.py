@@ -32,7 +32,10 @@ def check(
     device: shared.Device = "cpu",
     imports: Imports = None,
 ) -> None:
-    """Run a method against the contract (seconds to minutes); exit 1 if a check fails."""
+    """Run a method against the contract.
+
+    It takes seconds to minutes; exit 1 if a check fails.
+    """
     from onepass.checks import exemptions, one_by_one
 
     devices.resolve(device)

@@ -63,7 +63,10 @@ def check(
     name: Name,
     root: shared.DataRoot = None,
 ) -> None:
-    """Compare counts, sizes and checksums with the official ones; exit 2 if any differs."""
+    """Compare a dataset with the official counts and checksums.
+
+    Exit 2 if any differs.
+    """
     findings = verify(_entry(name), data_root(root))
     for finding in findings:
         say(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
@@ -82,7 +85,7 @@ def cache(
         bool, typer.Option("--download", help="From the hub: pip install 'onepass[hub]'.")
     ] = False,
 ) -> None:
-    """Decode a dataset once, so that every later load maps it from the disk."""
+    """Decode a dataset once; every later load maps it from the disk."""
     entry = _entry(name)
     dataset = download(entry) if fetch else load(name, root=root)
     typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

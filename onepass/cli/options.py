@@ -60,7 +60,12 @@ Set = Annotated[
         help="A constructor argument (see: onepass list settings METHOD); repeatable.",
     ),
 ]
-Preset = Annotated[str, typer.Option(help=f"{', '.join(PRESETS)}.", autocompletion=words(*PRESETS))]
+Preset = Annotated[
+    str,
+    typer.Option(
+        help=f"{', '.join(PRESETS)}; see: onepass list methods.", autocompletion=words(*PRESETS)
+    ),
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option("--data-root", help="Where datasets lie (default: $ONEPASS_DATA, or data)."),

@@ -59,7 +59,7 @@ def paper_(
     device: shared.Device = Job.device,
     data_root: shared.DataRoot = None,
 ) -> None:
-    """Every table and figure of the GSA paper, from runs made for it, and a report."""
+    """Make every table and figure of the GSA paper, and a report."""
     if quick == (dataset is not None):
         raise InputError("give either --quick or --dataset")
     name = one_of("--dataset", dataset or QUICK, tuple(paper.MEMORY))

@@ -29,7 +29,7 @@ def predict(
     imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
-    """Print path, class and score (softmax probability) for every image."""
+    """Print path, class and probability (softmax) of every image."""
     from onepass.classify import Unreadable, classify
     from onepass.unlike import Doubt
 

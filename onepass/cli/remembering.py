@@ -30,7 +30,7 @@ def memory(
     ] = None,
     imports: Imports = None,
 ) -> None:
-    """Show what a learner's memory holds: how many samples of each class, and the images."""
+    """Show what a memory holds: counts of each class, and the images."""
     content = read(model)
     learner = restored_to_predict(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):

@@ -28,7 +28,7 @@ def report(
     paths: shared.Paths,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
 ) -> None:
-    """Write a page about runs: tables, curves, maps, costs, and how to repeat each."""
+    """Write a page about runs: tables, curves, maps, costs."""
     shown = webpage.report(paths, output)
     for file, count in shown["passed_over"].items():
         messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))

@@ -163,7 +163,7 @@ def run(
         bool, typer.Option("--json", help="One JSON object per finished run, nothing else.")
     ] = False,
 ) -> None:
-    """Learn a stream with one or more methods; ends with a table and a picture."""
+    """Learn a stream with one or more methods: a table and a picture."""
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)

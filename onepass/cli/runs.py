@@ -21,7 +21,7 @@ from onepass.report.listing import Entry, check_keys, chosen, find, find_one
 from onepass.words import shortened
 
 runs_app = typer.Typer(
-    help="What runs there are, in folders and as lines: list, show, compare, export.",
+    help="Runs in folders and as lines: list, show, compare, export.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -185,7 +185,7 @@ def export(
     paths: Paths,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
-    """Write all results into one file, a row for each run; settings are columns."""
+    """Write all results into one file, a row for each run."""
     from onepass.report import tables
     from onepass.report.export import export as write
 

@@ -23,11 +23,12 @@ from onepass.memory import Store
 from onepass.nets import NETWORKS
 from onepass.probes import PROBES
 from onepass.report import tables
+from onepass.settings import as_text
 from onepass.streams import STREAMS, filled, make, parse
 
 PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
 FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
-LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings")
+LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings", "presets")
 SAMPLES = 100
 
 
@@ -38,20 +39,22 @@ Examples:
   onepass list methods
   onepass list methods --columns method,paper,year
   onepass list datasets --json
-  onepass list settings gsa""",
+  onepass list settings gsa
+  onepass list presets gsa""",
 )
 def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, datasets, streams, networks, probes or settings.",
+            help="methods, datasets, streams, networks, probes, settings or presets.",
             autocompletion=shared.words(*LISTED),
         ),
     ],
     method: Annotated[
         str | None,
         typer.Argument(
-            help="settings: of which method (default: those that all have).",
+            help="settings, presets: of which method (default: settings that all have, every "
+            "preset).",
             autocompletion=shared.methods,
         ),
     ] = None,
@@ -59,11 +62,11 @@ def list_(
     columns: shared.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Show what there is."""
+    """List methods, settings, presets, datasets, streams and more."""
     one_of("list", what, LISTED)
-    if method is not None and what != "settings":
-        raise InputError(f"only settings are those of a method, not {what}")
-    entries = _settings(method) if what == "settings" else ROWS[what]()
+    if method is not None and what not in ROWS_OF_A_METHOD:
+        raise InputError(f"only settings and presets are those of a method, not {what}")
+    entries = ROWS_OF_A_METHOD[what](method) if what in ROWS_OF_A_METHOD else ROWS[what]()
     if as_json:
         for entry in entries:
             typer.echo(json.dumps(entry))
@@ -143,6 +146,22 @@ def _settings(method: str | None) -> list[dict[str, Any]]:
     return [one._asdict() for one in learner.described()]
 
 
+def _presets(method: str | None) -> list[dict[str, Any]]:
+    infos = registry.methods() if method is None else [registry.get(method)]
+    return [
+        {
+            "method": info.key,
+            "preset": name,
+            "settings": " ".join(
+                f"{key}={as_text(value)}" for key, value in preset.settings.items()
+            ),
+            "source": preset.source,
+        }
+        for info in infos
+        for name, preset in info.learner.presets.items()
+    ]
+
+
 ROWS = {
     "methods": _methods,
     "datasets": _datasets,
@@ -150,6 +169,7 @@ ROWS = {
     "networks": _networks,
     "probes": _probes,
 }
+ROWS_OF_A_METHOD = {"settings": _settings, "presets": _presets}
 
 
 @app.command(
@@ -200,7 +220,7 @@ def figure(
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
     imports: Imports = None,
 ) -> None:
-    """Draw finished runs, figures of the paper, or a stream: class against time."""
+    """Draw finished runs, a figure of the paper, or a stream."""
     from onepass.report import figures
 
     if one_of("figure", what, FIGURES) == "accuracy":

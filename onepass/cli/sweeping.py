@@ -116,7 +116,7 @@ def sweep(
         bool, typer.Option("--json", help="One JSON object per run, nothing else.")
     ] = False,
 ) -> None:
-    """Do all runs of a file that are not done yet; whatever stops it, the same command goes on."""
+    """Do all runs of a file that are not done yet."""
     until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
     chosen = str(devices.resolve(device))
@@ -291,8 +291,10 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | 
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
-    more = f", and {unknown} of unknown length" if unknown else ""
-    say(f"expected: {_time(sum(seconds or 0 for seconds in expected))} one after another{more}")
+    known = f"{_time(sum(seconds or 0 for seconds in expected))} one after another"
+    more = f"{unknown} of unknown length"
+    measured = any(expected) or not unknown
+    say(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
 
 
 def _time(seconds: float) -> str:

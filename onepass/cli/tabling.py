@@ -71,7 +71,7 @@ def table(
     per_run: Annotated[bool, typer.Option("--per-run", help="A row for each run.")] = False,
     columns: shared.Columns = None,
 ) -> None:
-    """Finished runs as a table: mean and standard deviation over n seeds, for each method."""
+    """Show finished runs as a table: mean and deviation over seeds."""
     one_of("--format", format_, (TEXT, *FORMATS))
     beside, datasets = against or [], dataset or []
     if like is not None:

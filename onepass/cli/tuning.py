@@ -96,7 +96,7 @@ def tune(
     threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
     imports: Imports = None,
 ) -> None:
-    """Search a method's best settings on held-out training data, with Optuna.
+    """Search a method's best settings, on held-out training data.
 
     Trials that are worse than most, by their any-time accuracy so far, are stopped early. The same
     command goes on with a search that was stopped; with more --trials it searches on. The best

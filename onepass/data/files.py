@@ -176,7 +176,10 @@ def decode(
     if converted.size != (width, height):
         if not resize:
             found = f"{converted.size[0]}x{converted.size[1]}"
-            raise DataError(f"{name} is {found}, but images must be {width}x{height}")
+            raise DataError(
+                f"{name} is {found}, but images must be {width}x{height}; "
+                "--image-size scales those of your own"
+            )
         converted = converted.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(converted).reshape(height, width, channels).transpose(2, 0, 1)
 

@@ -108,7 +108,17 @@ class DERPP(Replay):
             },
             "the authors' repository aimagelab/mammoth: its table of best arguments for CIFAR100 "
             "(500 and 2000 samples); the draws are as large as its stream batches",
-        )
+        ),
+        "best": Preset(
+            {
+                "augment": "crop-grey-reflected",
+                "lr": 5e-4,
+                "average": "growing",
+                "distil": 1.0,
+                "repeats": 3,
+            },
+            "held-out CIFAR100 and MNIST: results/best.md",
+        ),
     }
 
     def check_settings(self) -> None:

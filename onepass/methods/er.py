@@ -72,7 +72,20 @@ class ER(Replay):
             {"head": "frozen", "mirror": True, "lr": 5e-4},
             "best of 4 on a held-out tenth of CIFAR100's training data, M=1000, one seed: "
             "results/tuning-cifar100.md",
-        )
+        ),
+        "best": Preset(
+            {
+                "head": "frozen",
+                "mirror": True,
+                "augment": "crop-grey-reflected",
+                "lr": 5e-4,
+                "average": "growing",
+                "distil": 1.0,
+                "repeats": 3,
+            },
+            "held-out CIFAR100 and MNIST: results/best.md",
+            for_all=True,
+        ),
     }
 
     def check_settings(self) -> None:

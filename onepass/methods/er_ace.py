@@ -76,7 +76,20 @@ class ERACE(Replay):
             },
             "the authors' repository pclucas14/AML: defaults of main.py (learning rate searched "
             "among 0.1, 0.01 and 0.001) and the cosine classifier of model.py",
-        )
+        ),
+        "best": Preset(
+            {
+                "mirror": True,
+                "augment": "crop-grey-reflected",
+                "lr": 3e-4,
+                "average": "arrivals",
+                "distil": 1.0,
+                "distil_from": "growing",
+                "repeats": 3,
+            },
+            "held-out CIFAR100 and MNIST: results/best.md",
+            for_all=True,
+        ),
     }
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:

@@ -76,7 +76,7 @@ class GSAReleased(WithMemory):
     mix, current
         The size of X^mix, and how many samples of the current classes are replayed.
     warm_up
-        For how many batches of each task all w are 1.
+        For how many batches of each task all w are 1, in each of their `repeats`.
     extra_forwards
         Whether the script's four further forwards are made, for BatchNorm's statistics.
 
@@ -166,4 +166,5 @@ class GSAReleased(WithMemory):
     def weight(self) -> Tensor:
         """w of every row of the head, 1 while a task warms up, (C)."""
         w = released_weight(self.balance.positive, self.balance.negative).float()
-        return torch.where(self.balance.updates > self.warm_up, w, 1.0)
+        warm = self.balance.updates <= self.warm_up * self.repeats  # each step on a batch updates
+        return torch.where(warm, 1.0, w)

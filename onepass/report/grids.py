@@ -53,11 +53,14 @@ def grid(
     hidden = [] if any(row.variant for row in rows) else ["variant"]
     hidden += [] if apart else MORE
     header = list(columns) or [name for name in lines[0] if name not in hidden]
-    _tell_of_likes(lines, header)
+    if said := _said_of_likes(lines, header):
+        if apart:  # where there is no room for notes
+            log.warning(said)
+        notes.append(("", said))
     return Table(header, [[line[name] for name in header] for line in lines], notes=notes)
 
 
-def _tell_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> None:
+def _said_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> str:
     """Rows that are told apart by what is not shown look as if one thing had two results."""
     keys = [name for name in (*KEYS, "seed") if name in lines[0]]
     seen: dict[tuple[str, ...], Mapping[str, str]] = {}
@@ -65,9 +68,9 @@ def _tell_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> 
     for line in lines:
         other = seen.setdefault(tuple(line[key] for key in keys if key in shown), line)
         differing |= {key: None for key in keys if line[key] != other[key]}
-    if differing and any(name in shown for name in keys):
-        names = ", ".join(differing)
-        log.warning("rows that look alike differ in %s: add that to --columns", names)
+    if not differing or not any(name in shown for name in keys):
+        return ""
+    return f"Rows that look alike differ in {', '.join(differing)}: add that to --columns."
 
 
 def _of_one_run(row: Row, line: dict[str, str]) -> dict[str, str]:
@@ -122,7 +125,8 @@ def _published(
     """Adds a column, and says what is doubtful in it."""
     letters = Letters()
     for row, line in zip(rows, lines, strict=True):
-        found = published.of_cell(row.method, row.paper_dataset or "", row.memory)
+        dataset = row.paper_dataset if row.as_published else None
+        found = published.of_cell(row.method, dataset or "", row.memory)
         doubts = "; ".join(one.doubt for one in found if one.doubt)
         note = letters[doubts] if doubts and not apart else ""
         line["published"] = Cell(published.listed(found) or "-", note=note)

@@ -10,29 +10,26 @@ the first counts. What was not run is shown as missing.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onepass import registry
 from onepass.data.catalogue import CATALOGUE
 from onepass.errors import InputError, UnknownNameError
-from onepass.job import COMMON, PRESETS, Job, preset_names
+from onepass.job import PRESETS
 from onepass.report import published
 from onepass.report.formats import Cell, Table
 from onepass.report.grids import RANKED, Letters, probability, ranked
 from onepass.report.paired import FEWEST, compared
+from onepass.report.protocol import as_in_the_paper, precision_of, what_was_chosen
 from onepass.report.published import Figure
-from onepass.report.tables import Row, Spread, as_in_the_paper, summarise
+from onepass.report.tables import Row, Spread, summarise
 from onepass.result import Result
 from onepass.words import plain
 
 LIKE = ("table1", "table2", "table3")
 METRICS = {"table1": "accuracy", "table2": "forgetting", "table3": "accuracy"}
 MISSING = "-"
-EARLIER = "earlier"  # of a variant by a preset that is another one now
-# How a run is carried out and watched, and not what it learns.
-HOW = ("precision=", "engine=", "threads=", "deterministic=", "every=", "prequential=")
 # The rows of Table 3, as `--set` has them.
 ABLATIONS = {
     "gsa:no-new-loss": "without=new",
@@ -55,7 +52,8 @@ class Cells:
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
         first: dict[tuple[object, ...], Result] = {}
         for one in filter(as_in_the_paper, results):
-            result = replace(one, variant=_what_was_chosen(one))
+            settings = {**one.settings, "precision": precision_of(one)}
+            result = replace(one, variant=what_was_chosen(one), settings=settings)
             what = (result.method, result.revision, result.variant)
             key = (*what, result.dataset_identity, result.memory, result.seed)
             first.setdefault(key, result)
@@ -82,11 +80,11 @@ class Cells:
 
     def numbers(self, key: Key, dataset: str, memory: int) -> list[str]:
         """The same, for programs."""
-        spread = self.spread(key, dataset, memory)
-        if spread is None:
-            return [""] * 3
+        row, spread = self.get(key, dataset, memory), self.spread(key, dataset, memory)
+        if row is None or spread is None:
+            return [""] * 4
         deviation = "" if spread.deviation is None else f"{spread.deviation:.4f}"
-        return [f"{spread.mean:.4f}", deviation, str(spread.n)]
+        return [f"{spread.mean:.4f}", deviation, str(spread.n), row.precision]
 
     def p_value(self, key: Key, other: Key, dataset: str, memory: int) -> str:
         """Of what the table shows, over the seeds that both have."""
@@ -97,33 +95,6 @@ class Cells:
 
     def by_seed(self, row: Row) -> Mapping[int, float]:
         return row.accuracies if self.metric == "accuracy" else row.forgettings
-
-
-def _what_was_chosen(result: Result) -> str:
-    """The variant without how the run was carried out, and without settings that change nothing:
-    those that are so by default, by the preset, or by what it makes of such data (MNIST has no
-    mirror images)."""
-    words = [word for word in result.variant.split() if not word.startswith(HOW)]
-    if result.method not in registry.METHODS.entries:
-        return " ".join(words)
-    learner = registry.get(result.method).learner
-    preset = next((word for word in words[:1] if word in preset_names(learner)), COMMON)
-    pairs = [word.partition("=") for word in words]
-    settings = {name: text for name, _, text in pairs if name in learner.setting_names()}
-    alone = Job(result.method, result.dataset_identity, preset=preset)
-    try:
-        same = replace(alone, settings=settings).choices == alone.choices
-    except InputError:  # a setting of another version
-        same = False
-    if same and _has_changed(alone, result):
-        return " ".join([*words, EARLIER])
-    return " ".join(word for word in words if not (same and word.partition("=")[0] in settings))
-
-
-def _has_changed(preset: Job, result: Result) -> bool:
-    """Whether the preset by which a run was made was another one then; old lines do not tell."""
-    now = json.loads(json.dumps(preset.chosen_settings()))
-    return any(result.settings.get(name, value) != value for name, value in now.items())
 
 
 def like(
@@ -185,7 +156,12 @@ def _methods(cells: Cells, printed: Sequence[Figure], against: str | None) -> Ta
         groups=["", *(f"M={memory}" for memory in memories for _ in names)],
         title=f"{dataset}, {CATALOGUE[dataset].tasks} tasks: {cells.metric}",
         parts=[len(own)] if more else [],
-        notes=[*letters.notes, *_notes(cells, printed), *(_of_tests(against) if against else [])],
+        notes=[
+            *letters.notes,
+            *_notes(cells, printed),
+            *_of_precisions(cells, keys, [(dataset, memory) for memory in memories]),
+            *(_of_tests(against) if against else []),
+        ],
     )
 
 
@@ -233,6 +209,19 @@ def _notes(cells: Cells, printed: Sequence[Figure]) -> list[tuple[str, str]]:
     ]
 
 
+def _of_precisions(
+    cells: Cells, keys: Sequence[Key], where: Iterable[tuple[str, int]]
+) -> list[tuple[str, str]]:
+    """Says which means are over seeds of more than one precision."""
+    rows = [(key, cells.get(key, *place)) for place in where for key in keys]
+    mixed = {
+        plain(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
+        for key, row in rows
+        if row is not None and " " in row.precision
+    }
+    return [("", f"Seeds of two precisions in one mean: {', '.join(mixed)}.")] if mixed else []
+
+
 def _of_tests(against: str) -> list[tuple[str, str]]:
     return [
         ("", f"p: two-sided paired t-test against {against}, over {FEWEST} shared seeds or more.")
@@ -249,7 +238,8 @@ def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
     ]
     theirs: list[Key] = [(name, "") for name in ("gsa", *names)]
     body = []
-    for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
+    places = list(dict.fromkeys((one.dataset, one.memory) for one in printed))
+    for dataset, memory in places:
         rows = {
             "ours": [cells.shown(key, dataset, memory) for key in keys],
             "p (t-test)": [cells.p_value(key, keys[0], dataset, memory) for key in keys],
@@ -261,7 +251,11 @@ def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
         ["dataset", "memory", "", "gsa", *taken],
         body,
         title="gsa without parts of it: accuracy",
-        notes=[*_of_tests("all of gsa"), *_notes(cells, printed)],
+        notes=[
+            *_of_tests("all of gsa"),
+            *_notes(cells, printed),
+            *_of_precisions(cells, keys, places),
+        ],
     )
 
 
@@ -291,7 +285,7 @@ def tidy(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) 
         ]
         for key, dataset, memory, one in lines
     ]
-    measured = [cells.metric, f"{cells.metric} sd", "n"]
+    measured = [cells.metric, f"{cells.metric} sd", "n", "precision"]
     theirs = ["published", "published sd", "published n", "source", "doubt"]
     return Table(["method", "variant", "dataset", "memory", *measured, *theirs], body)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from onepass.report.formats import Table
-from onepass.report.tables import KEYS, PAPER_STREAM, Row
+from onepass.report.protocol import PAPER_STREAM
+from onepass.report.tables import KEYS, Row
 from onepass.words import plain
 
 PIVOTS = ("memory", "dataset", "stream")

@@ -13,15 +13,15 @@ from statistics import mean, stdev
 from typing import Any
 
 from onepass import lines, registry
-from onepass.data.catalogue import CATALOGUE
 from onepass.data.load import is_path
 from onepass.errors import InputError, RunError
 from onepass.record import finished_runs, warn_of_missing_points
+from onepass.report.protocol import PLACE, as_in_the_paper, precision_of, what_was_chosen
 from onepass.result import Result
 
-PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
 KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
-NOT_CHOSEN = {"seed", "device", "memory", "mean", "std"}  # settings that follow from the rest
+# settings that follow from the rest, and how a run is carried out, which the variant names
+NOT_CHOSEN = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
 log = logging.getLogger("onepass")
 
 
@@ -69,7 +69,9 @@ class Row:
     scored: float | None
     kept: int | None  # bytes: samples, all that is stored beside them, and copies of the network
     device: str
+    precision: str  # of the network's arithmetic; both, if there are two in one mean
     paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
+    as_published: bool  # and of the method's common settings, in its present revision
     stream: str  # all that is known of it: rows are comparable if they share it
     accuracies: Mapping[int, float]  # by seed
     forgettings: Mapping[int, float]  # likewise, of those that have one
@@ -193,7 +195,7 @@ def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
         return list(rows.values())
     ends = _told_apart(set(rows))
     return [
-        [replace(run, variant=f"{run.variant} in {ends[folder]}".lstrip()) for run in row]
+        [replace(run, variant=f"{run.variant} {PLACE} {ends[folder]}".lstrip()) for run in row]
         for folder, row in rows.items()
     ]
 
@@ -232,6 +234,7 @@ def _row(group: list[Result]) -> Row:
     kept = [one.memory_bytes + one.copy_bytes for one in group if one.memory_bytes is not None]
     speed = Spread.over(one.steps_per_second for one in group)
     devices = {one.gpu or one.device for one in group}
+    in_the_paper = all(map(as_in_the_paper, group))
     return Row(
         method=first.method,
         variant=first.variant,
@@ -247,7 +250,9 @@ def _row(group: list[Result]) -> Row:
         scored=first.scored_per_sample,
         kept=max(kept, default=None),
         device=", ".join(sorted(devices)),
-        paper_dataset=first.dataset_identity if all(map(as_in_the_paper, group)) else None,
+        precision=" and ".join(sorted(set(map(precision_of, group)))),
+        paper_dataset=first.dataset_identity if in_the_paper else None,
+        as_published=in_the_paper and not any(map(what_was_chosen, group)),
         stream=_stream_of(first),
         accuracies={one.seed: one.accuracy for one in group},
         forgettings={one.seed: one.forgetting for one in group if one.forgetting is not None},
@@ -263,19 +268,4 @@ def _stream_of(result: Result) -> str:
             *(result.batch, result.boundaries, result.validation, result.samples),
         ],
         sort_keys=True,
-    )
-
-
-def as_in_the_paper(result: Result) -> bool:
-    """Whether a run learned what published figures are of: all of a dataset, in the paper's number
-    of tasks, batch by batch of ten. Data are known by their place in the catalogue and by how many
-    samples of each class there are, never by the name of a file; a result that does not record all
-    that is of an older version, and is not known to be."""
-    entry = CATALOGUE.get(result.dataset_identity)
-    return (
-        entry is not None
-        and result.samples == [list(entry.train), list(entry.test)]
-        and (result.stream, result.batch) == (PAPER_STREAM, PAPER_BATCH)
-        and result.tasks == entry.tasks
-        and result.boundaries
     )

@@ -137,6 +137,26 @@ class NeverInfers(ER):
         return super().learn(x, y)
 
 
+class Counting(ER):
+    """Counts quiet batches in a way of its own."""
+
+    more: ClassVar[int]
+
+    def learn(self, x, y):
+        self.book.gap = self.gap + self.more
+        return super().learn(x, y)
+
+
+@breaks("boundaries_are_inferred", "0 boundaries were inferred instead of 2")
+class WaitsForOneBatchMore(Counting):
+    more = 1
+
+
+@breaks("boundaries_are_inferred", "one batch too early")
+class WaitsForOneBatchLess(Counting):
+    more = -1
+
+
 @breaks("the_head_grows")
 class KnowsSixteenClasses(ER):
     @property

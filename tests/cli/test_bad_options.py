@@ -34,6 +34,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("run",), ["'methods'", "onepass list methods"]),
+        (("list",), ["'what'", "datasets", "settings"]),
+        (("figure", "accuracy", "runs"), ["--output", ".png"]),
+        (("run", "er", "--lr", "1"), ["--lr; as a setting: --set lr=VALUE"]),
         (("run", "gsaa"), ["'gsaa'", "Did you mean 'gsa'?", "finetune"]),
         (("run", "er", "--dataset", "digit"), ["'digit'", "Did you mean 'digits'?"]),
         (("run", "er", "--dataset", "digit", "--image-size", 8), ["Did you mean 'digits'?"]),

@@ -42,6 +42,11 @@ def test_the_first_help_lists_every_command() -> None:
     assert all(f"\n  {name} " in done.out for name, *_ in COMMANDS)
 
 
+@pytest.mark.parametrize("group", [(), ("data",), ("runs",)])
+def test_what_a_command_does_is_told_whole_in_a_line_of_the_list(group: tuple[str, ...]) -> None:
+    assert "..." not in onepass(*group, "--help").out.split("Commands:")[1]
+
+
 @pytest.mark.parametrize(("group", "inner"), [([], "predict"), (["data"], "check")])
 def test_no_command_at_all_shows_the_help(group: list[str], inner: str) -> None:
     done = onepass(*group)
@@ -85,6 +90,16 @@ def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
     assert done.status == 0
     words = done.out.split()
     assert all(name in words for name in listed)
+
+
+def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
+    for one in onepass("list", "presets", "--json").records:
+        learner = registry.get(one["method"]).learner
+        pairs = dict(pair.split("=", 1) for pair in one["settings"].split())
+        preset = learner.presets[one["preset"]]
+        assert (learner.read_settings(pairs), one["source"]) == (preset.settings, preset.source)
+    of_er = onepass("list", "presets", "er", "--json").records
+    assert [one["preset"] for one in of_er] == list(package.ER.presets)
 
 
 def test_settings_are_listed_with_what_they_mean() -> None:

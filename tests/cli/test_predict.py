@@ -120,6 +120,7 @@ def test_a_learner_of_vectors_says_that_it_takes_no_images(images: Path, tmp_pat
     done = onepass("predict", tmp_path / "model.pt", images)
     assert done.status == 2
     assert "images" in done.error
+    assert "onepass.open" in done.error
 
 
 # ---- images that cannot be what the model has learned

@@ -218,7 +218,7 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     assert all(name in shown.out for name in states)
     assert "1 finished, 1 to run, 1 to resume, 1 damaged" in shown.out
     nothing = sweep(file, "--out", tmp_path / "new", "--dry-run")
-    assert "4 of unknown length" in nothing.out
+    assert "expected: 4 of unknown length" in nothing.out
     assert not (tmp_path / "new").exists()
 
 

@@ -160,7 +160,7 @@ def test_mixed_sizes_need_an_image_size(tmp_path):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "test" / "bee").iterdir())[1]
     path.write_bytes(formats.encoded(np.zeros((3, 6, 7), np.uint8)))
-    refused(tmp_path / "mine", path, "7x6", "5x6")
+    refused(tmp_path / "mine", path, "7x6", "5x6", "--image-size")
 
 
 @pytest.mark.parametrize("size", [0, -4, 2.5, "8", True, 10**6, 10**30])

@@ -142,16 +142,21 @@ def test_terms_and_loss_agree_with_the_naive_implementation(make, settings):
         assert step.loss.item() == pytest.approx(2 * of_mix + of_new, rel=1e-5, abs=1e-6)
 
 
-def test_the_first_five_batches_of_every_task_have_weights_of_one():
-    learner, done = released(), 0
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_first_five_batches_of_every_task_have_weights_of_one(repeats, monkeypatch):
+    learner, done, used = released(repeats=repeats), 0, []
+    weight = learner.weight
+    monkeypatch.setattr(learner, "weight", lambda: used.append(weight()) or used[-1])
     for item in stream(tasks=3, batches=7):
         if item == BOUNDARY:
             learner.new_task()
             done = 0
             continue
+        used.clear()
         learner.learn(*item)
         done += 1
-        ones = learner.weight()[learner.seen] == 1
+        ones = torch.stack(used)[:, learner.seen] == 1  # in each step on the batch
+        assert len(ones) == repeats
         assert bool(ones.all()) if done <= 5 else not bool(ones.any())
 
 

@@ -14,7 +14,7 @@ from figures_of_runs import of_the_paper, told, written
 from test_formats import check_tabular
 
 from onepass import sweep
-from onepass.report import paper
+from onepass.report import paper, protocol
 from onepass.report.published import figures
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +55,38 @@ def test_a_cell_is_the_mean_over_seeds_however_they_were_run(tmp_path: Path) -> 
         of_the_paper("gsa", 2, 24.0, variant="threads=4"),
     )
     assert table["gsa"][0] == "22.0 ± 2.0 (3)"
+
+
+def in_precision(precision: str, seed: int, accuracy: float, **more: object) -> dict:
+    """As a run writes it: the variant names what is not the default, the settings tell it too."""
+    variant = "engine=eager precision=bf16" if precision == "bf16" else ""
+    settings = {"precision": precision, "engine": "eager" if variant else "auto"}
+    return of_the_paper("er", seed, accuracy, variant=variant, settings=settings, **more)
+
+
+def test_a_mean_over_two_precisions_is_one_mean_and_is_named(tmp_path: Path) -> None:
+    apart = [in_precision("fp32", 0, 20.0, memory=2000), in_precision("fp32", 1, 22.0, memory=2000)]
+    both = [in_precision("bf16", 0, 20.0), in_precision("fp32", 1, 22.0)]
+    file = written(tmp_path / "a.jsonl", *both, *apart)
+    asked = ("table", file, "--like", "table1", "--dataset", "cifar100", "--format")
+    text = onepass(*asked, "markdown").out
+    assert cells(text)["er"][0] == "21.0 ± 1.4 (2)"
+    assert "Seeds of two precisions in one mean: er (M=1000, bf16 and fp32).\n" in text
+    by_memory = {
+        row["memory"]: row["precision"]
+        for row in csv.DictReader(io.StringIO(onepass(*asked, "csv").out))
+        if row["method"] == "er"
+    }
+    assert by_memory == {"1000": "bf16 and fp32", "2000": "fp32", "5000": ""}
+
+
+def test_a_line_that_tells_no_settings_has_the_precision_of_its_variant(tmp_path: Path) -> None:
+    old = of_the_paper("er", 0, 20.0, variant="precision=bf16")
+    file = written(tmp_path / "a.jsonl", old, in_precision("fp32", 1, 22.0))
+    asked = ("table", file, "--like", "table1", "--dataset", "cifar100")
+    assert "er (M=1000, bf16 and fp32)" in onepass(*asked).out
+    written(file, old, in_precision("bf16", 1, 22.0))
+    assert "two precisions" not in onepass(*asked).out
 
 
 @pytest.mark.parametrize(
@@ -186,7 +218,7 @@ def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
     planned = sweep.read(ROOT / "experiments/ablations.toml", device="cpu")
     seeds: dict[str, set[int]] = {}
     for job in (one.job for one in planned):
-        words = [word for word in job.variant.split() if not word.startswith(paper.HOW)]
+        words = [word for word in job.variant.split() if not word.startswith(protocol.HOW)]
         seeds.setdefault(" ".join(words), set()).add(job.seed)
     for variant in ("", *paper.ABLATIONS.values()):
         assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3

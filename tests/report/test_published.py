@@ -128,8 +128,13 @@ def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None
         {"boundaries": False},
         {"memory": 1001},
         {"method": "er-ace"},
+        {"variant": "class_order=shuffled"},
+        {"variant": "lr=5e-4"},
+        {"variant": "without=cross"},
+        {"variant": "tuned"},
+        {"revision": 99},
     ],
-    ids=lambda other: next(iter(other)),
+    ids=lambda other: "-".join(map(str, *other.items()))[:40],
 )
 def test_no_figure_stands_beside_a_run_of_something_else(
     other: dict[str, object], runs: Path, tmp_path: Path
@@ -137,6 +142,26 @@ def test_no_figure_stands_beside_a_run_of_something_else(
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
     changed(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
     assert beside(tmp_path) == "-"
+
+
+@pytest.mark.parametrize("variant", ["precision=bf16", "every=500 threads=4", "mix=64"])
+def test_a_figure_stands_beside_common_settings_however_they_were_run(
+    variant: str, runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
+    changed(tmp_path / "gsa", **AS_IN_THE_PAPER, variant=variant, settings={})
+    assert "31.4 ± 0.2" in beside(tmp_path)
+
+
+def test_a_figure_stands_beside_each_of_two_folders_of_the_same_runs(
+    runs: Path, tmp_path: Path
+) -> None:
+    for name, accuracy in {"mine": 30.0, "yours": 31.0}.items():
+        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name / "gsa")
+        changed(tmp_path / name / "gsa", **AS_IN_THE_PAPER, settings={}, accuracy=accuracy)
+    text = onepass("table", tmp_path, "--format", "csv", "--against", "published").out
+    assert [row["variant"] for row in rows(text)] == ["in mine", "in yours"]
+    assert all("31.4 ± 0.2" in row["published"] for row in rows(text))
 
 
 def test_a_dataset_is_known_by_what_it_holds_and_not_by_a_file_name(

@@ -54,6 +54,33 @@ def test_two_results_of_a_seed_in_two_files_are_two_rows(runs: Path, tmp_path: P
     assert [row["variant"] for row in rows(done.out)] == ["in after.jsonl", "in before.jsonl"]
 
 
+TWINS = [told("gsa", 0, 80.0), told("gsa", 0, 90.0, variant="lr=5e-4")]
+ALIKE = "Rows that look alike differ in variant: add that to --columns."
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
+def test_a_table_whose_rows_look_alike_says_below_what_tells_them_apart(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = ("table", written(tmp_path / "a.jsonl", *TWINS), "--format", form, "--columns")
+    alike = onepass(*asked, "method,accuracy")
+    assert ALIKE in alike.out.splitlines()[-2 if form == "latex" else -1]
+    for columns in ("method,variant,accuracy", "accuracy"):
+        assert "look alike" not in onepass(*asked, columns).out
+    written(tmp_path / "a.jsonl", TWINS[0], told("er", 0, 90.0, variant="lr=5e-4"))
+    assert "look alike" not in onepass(*asked, "method,accuracy").out
+    assert not caplog.messages
+
+
+def test_for_programs_it_is_said_beside_the_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = written(tmp_path / "a.jsonl", *TWINS)
+    alike = onepass("table", file, "--format", "csv", "--columns", "method,accuracy")
+    assert alike.out == "method,accuracy\ngsa,80.0000\ngsa,90.0000\n"
+    assert caplog.messages == [ALIKE]
+
+
 @pytest.mark.parametrize("name", ["empty.jsonl", "none.jsonl", "none"])
 def test_a_table_of_nothing_is_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
@@ -143,17 +170,6 @@ def test_the_committed_lines_are_rendered() -> None:
     found = rows(onepass("table", results, "--format", "csv").out)
     assert {row["dataset"] for row in found} >= {"cifar100", "cifar10", "mnist", "digits"}
     assert any("20 channels" in row["variant"] and not row["forgetting"] for row in found)
-
-
-def test_rows_that_look_alike_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    lines = [told("er", 0, 50.0, variant=variant) for variant in ("", "lr=1")]
-    file = written(tmp_path / "a.jsonl", *lines, told("gsa", 0, 60.0))
-    for columns, alike in (("method,accuracy", True), ("method,variant,accuracy", False)):
-        caplog.clear()
-        assert onepass("table", file, "--columns", columns).status == 0
-        assert [("variant" in said and "alike" in said) for said in caplog.messages] == [
-            True
-        ] * alike
 
 
 def test_only_of_one_dataset(tmp_path: Path) -> None:
