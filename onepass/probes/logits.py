@@ -47,5 +47,5 @@ def _told(output: Output, classes: list[Any]) -> dict[str, Any]:
     return {
         "y": [classes[row] for row in output.y.tolist()],
         "weight": output.weight.tolist(),
-        "logits": output.logits[:, : len(classes)].float().tolist(),
+        "logits": output.logits[:, : len(classes)].tolist(),
     }

@@ -13,7 +13,7 @@ from following import Stopped, stop_after
 from registries import put_back
 
 from onepass import ER, GSA, BalanceProbe, ClassIncremental, Finetune, evaluate, load, probes
-from onepass.errors import RunError
+from onepass.errors import InputError, RunError
 from onepass.job import Job
 from onepass.listeners import Listener
 from onepass.run import run
@@ -198,3 +198,15 @@ def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
     listed = onepass("list", "probes", "--json").records
     assert {"probe": "test-losses", "what": "The loss of every step"} in listed
     assert [one["probe"] for one in listed][-1] == "test-losses"
+
+
+@pytest.mark.parametrize("taken", probes.registry.RESERVED)
+def test_a_probe_has_no_name_that_every_run_uses(taken):
+    with pytest.raises(InputError, match=f"cannot be called '{taken}'"):
+        probes.probe(taken)(Listener)
+
+
+def test_a_probe_that_is_asked_for_twice_is_refused(tmp_path):
+    twice = ("--probe", "balance", "--probe", "balance")
+    done = onepass("run", "er", "--dataset", "synthetic", *twice, "--out", tmp_path)
+    assert done.status == 2 and "'balance' is asked for twice" in done.error

@@ -92,6 +92,11 @@ def test_spec_and_seed_are_recorded_however_the_arguments_were_given(data, noisy
     assert noisy(data).spec == {"stream": "noisy", "tasks": 5, "strength": 20}
 
 
+def test_a_table_with_a_value_of_another_type_is_refused_before_the_stream_is_made(data, noisy):
+    with pytest.raises(InputError, match="strength must be a whole number, not 'much'"):
+        make(data, {"stream": "noisy", "strength": "much"}, seed=0)
+
+
 def test_a_stream_that_derives_from_a_registered_one_records_its_own_arguments(data):
     assert Noisy(data).spec == {"stream": "Noisy"}  # not that of ClassIncremental, which it calls
     assert ClassIncremental(data).spec["stream"] == "class-incremental"

@@ -209,6 +209,7 @@ def test_the_same_classes_may_come_again_with_other_inputs():
     learner = onepass.Finetune(device="cpu")
     *_, last = onepass.evaluate(learner, stream)
     assert last.task == 1
+    assert last.confusion == ((sum(last.total),),), "classes are those of their first task"
     assert learner.task == 1, "which it is told, unless the stream says otherwise"
 
 
