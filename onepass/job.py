@@ -16,7 +16,7 @@ from onepass.errors import InputError, UnknownNameError
 from onepass.learner import Learner
 from onepass.parts import Preset
 from onepass.scoring import check_scorable
-from onepass.settings import check
+from onepass.settings import as_text, check
 from onepass.streams import Stream
 from onepass.words import plain
 
@@ -207,25 +207,24 @@ class Job:
 
     @property
     def run_settings(self) -> dict[str, str]:
-        """What was set by hand; and no mirror images where they are of another class, for a method
-        that would have them by default, or by a preset for all data, which then repeats its steps
-        twice as often. (Any other preset that has them was asked for by name: it is refused rather
-        than changed.)
+        """What was set by hand; and where mirror images are of another class, what a method that
+        mirrors by default, or a preset for all data, has instead. (Any other preset that mirrors
+        was asked for by name: it is refused rather than changed.)
 
         >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
         ({'mirror': 'false'}, {})
         """
         preset = self.chosen_preset()
+        by_default = "mirror" not in preset.settings
         mirrors = preset.settings.get("mirror", registry.get(self.method).learner.mirror)
-        decided = "mirror" in preset.settings and not preset.for_all
-        if not mirrors or decided or "mirror" in self.settings:
+        instead = {"mirror": False} if by_default else preset.unmirrored
+        if not mirrors or instead is None or "mirror" in self.settings:
             return self.settings
         told = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if told is None else told
         if same:
             return self.settings
-        twice = {"repeats": str(2 * preset.settings["repeats"])} if preset.for_all else {}
-        return {**twice, **self.settings, "mirror": "false"}
+        return {name: as_text(value) for name, value in instead.items()} | self.settings
 
     @property
     def variant(self) -> str:

@@ -182,10 +182,10 @@ class Images(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Settings of a method that belong together, and where they come from. One that is `for_all`
-    data mirrors images; where these would be of another class it makes twice as many steps instead.
-    Any other is refused there, if it mirrors."""
+    """Settings of a method that belong together, and where they come from. Where images may not be
+    mirrored, since they would be of another class, one that mirrors them is refused, or has the
+    settings `unmirrored` instead, if it is made for such data too."""
 
     settings: dict[str, Any]
     source: str
-    for_all: bool = False
+    unmirrored: dict[str, Any] | None = None

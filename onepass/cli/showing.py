@@ -152,14 +152,18 @@ def _presets(method: str | None) -> list[dict[str, Any]]:
         {
             "method": info.key,
             "preset": name,
-            "settings": " ".join(
-                f"{key}={as_text(value)}" for key, value in preset.settings.items()
-            ),
+            "settings": _by_hand(preset.settings),
+            "unmirrored": _by_hand(preset.unmirrored or {}),
             "source": preset.source,
         }
         for info in infos
         for name, preset in info.learner.presets.items()
     ]
+
+
+def _by_hand(settings: dict[str, Any]) -> str:
+    """As `--set` takes them."""
+    return " ".join(f"{name}={as_text(value)}" for name, value in settings.items())
 
 
 ROWS = {

@@ -84,7 +84,7 @@ class ER(Replay):
                 "repeats": 3,
             },
             "held-out CIFAR100 and MNIST: results/best.md",
-            for_all=True,
+            unmirrored={"mirror": False},
         ),
     }
 

@@ -88,7 +88,7 @@ class ERACE(Replay):
                 "repeats": 3,
             },
             "held-out CIFAR100 and MNIST: results/best.md",
-            for_all=True,
+            unmirrored={"mirror": False},
         ),
     }
 

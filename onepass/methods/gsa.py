@@ -217,8 +217,16 @@ class GSA(WithMemory):
             "results/tuning-cifar100.md; separate forwards, M=1000, three seeds: "
             "results/readings-cifar100.md",
         ),
-        "best": Preset(BEST, "held-out CIFAR100, CIFAR10, MNIST: results/best.md", for_all=True),
-        "fast": Preset({**BEST, "repeats": 1}, "as best, half the cost", for_all=True),
+        "best": Preset(
+            BEST,
+            "held-out CIFAR100, CIFAR10, MNIST: results/best.md",
+            unmirrored={"mirror": False, "repeats": 4},
+        ),
+        "fast": Preset(
+            {**BEST, "repeats": 1},
+            "as best, half the cost",
+            unmirrored={"mirror": False, "repeats": 2},
+        ),
     }
 
     def check_settings(self) -> None:

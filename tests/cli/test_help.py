@@ -95,9 +95,11 @@ def test_list_shows_what_there_is(what: str, key: str, names: set[str]) -> None:
 def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
     for one in onepass("list", "presets", "--json").records:
         learner = registry.get(one["method"]).learner
-        pairs = dict(pair.split("=", 1) for pair in one["settings"].split())
         preset = learner.presets[one["preset"]]
-        assert (learner.read_settings(pairs), one["source"]) == (preset.settings, preset.source)
+        assert one["source"] == preset.source
+        for told, meant in [("settings", preset.settings), ("unmirrored", preset.unmirrored or {})]:
+            pairs = dict(pair.split("=", 1) for pair in one[told].split())
+            assert learner.read_settings(pairs) == meant
     of_er = onepass("list", "presets", "er", "--json").records
     assert [one["preset"] for one in of_er] == list(package.ER.presets)
 
