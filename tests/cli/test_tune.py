@@ -341,7 +341,7 @@ def test_a_search_of_another_space_is_not_gone_on_with(whole: Path, space: Path)
         (["--objective", "forgetting"], "accuracy"),
         (["--set", "lr=1"], "'lr' is searched"),
         (["--every", 5], "too seldom"),
-        (["--preset", "best"], "preset"),
+        (["--preset", "official"], "preset"),
         (["--dataset", "none"], "none"),
         (["--jobs", "many"], "--jobs"),
     ],
