@@ -106,6 +106,14 @@ def test_every_method_was_run_on_real_data_or_is_said_not_to_have_been(info):
     )
 
 
+@pytest.mark.parametrize("folder", ["results", "benchmarks"])
+def test_committed_lines_do_not_tell_where_they_were_made(folder):
+    """`--append` leaves a run's folder out; a result.json that is copied by hand has it."""
+    texts = {path.name: path.read_text() for path in (ROOT / folder).glob("*.jsonl")}
+    assert texts
+    assert [name for name, text in texts.items() if re.search(r'"(/|[A-Z]:\\)[^"]', text)] == []
+
+
 # ---- the contract and the tools
 
 

@@ -36,7 +36,9 @@ def importing(started: subprocess.Popen[str], library: str) -> bool:
     return library in Path(f"/proc/{started.pid}/maps").read_text()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at what a process has loaded")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="/proc says what a process has loaded, and is Linux's"
+)
 @pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_python"])
 def test_an_interrupt_while_modules_are_imported_is_one_line(library: str) -> None:
     started = subprocess.Popen(
