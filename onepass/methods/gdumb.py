@@ -21,6 +21,9 @@ Decisions:
   not the Adam of the other methods: there is no step on the stream to be comparable in, "one epoch
   for each task" cannot apply, and the published row equals results of many passes. Only the
   augmentation is the common one. Any optimiser can be chosen; `sgd` has momentum 0.9 here.
+- Where the network does not normalise, as the common MLP does not, the rate is a fifth of `lr`: the
+  authors' value is for BatchNorm, which their MLP has. Held-out MNIST, M=100 / 500 / 1000, mean of
+  two seeds (one at 1000): 78.8 / 92.3 / 95.2 against 71.4 / 29.7 / 81.7 with the whole of it.
 - The same samples in the same slots give the same network: initialisation, order and augmentation
   come from generators made anew from the seed for every fit, so that asking for scores moves
   nothing. What was fitted is no part of the saved state; an opened learner fits it again, to the
@@ -52,6 +55,7 @@ from torch import Tensor, nn
 from onepass.losses import mean
 from onepass.memory import Balanced
 from onepass.nets import Head
+from onepass.nets.frozen import Norms
 from onepass.optimise import MOMENTUM, Kind
 from onepass.parts import Images, Preset, Step
 from onepass.registry import method
@@ -60,6 +64,8 @@ from onepass.seeds import generator
 from onepass.trainer import Trainer
 
 LARGEST_GRADIENT = 10.0
+NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)
+UNNORMALISED = 0.2  # of the learning rate, for a network without normalisation
 
 
 def learning_rate(epoch: int, highest: float) -> float:
@@ -124,6 +130,8 @@ class Fit:
             group["lr"] = self.rate  # on the device, where a captured step reads it
             if learner.optimizer == "sgd":
                 group["momentum"] = MOMENTUM
+        normalises = any(isinstance(part, NORMALISING) for part in self.trainer.model.modules())
+        self.highest = learner.lr if normalises else UNNORMALISED * learner.lr
         colour = len(base.shape) == 3 and base.shape[0] > 1
         self.cutmix = learner.cutmix if colour else 0.0
 
@@ -136,7 +144,7 @@ class Fit:
         place = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
         weights = torch.split((place < held).float(), batch)
         for epoch in range(self.learner.epochs):
-            self.rate.fill_(learning_rate(epoch, self.learner.lr))
+            self.rate.fill_(learning_rate(epoch, self.highest))
             rng = self.trainer.rngs["draws"]
             shuffled = torch.rand(held, generator=rng, device=place.device).argsort()
             order = torch.split(shuffled[place % held], batch)
@@ -167,6 +175,7 @@ class Fit:
     "gdumb",
     paper="Prabhu et al., GDumb: A Simple Approach that Questions Our Progress",
     year=2020,
+    revision=2,
 )
 @dataclass(kw_only=True, eq=False)
 class GDumb(WithMemory):
@@ -182,6 +191,8 @@ class GDumb(WithMemory):
         How many samples of the memory a step of the fit has.
     cutmix
         The probability that a batch is mixed; images of one channel and vectors never are.
+
+    `lr` is the highest rate of the fit; a fifth of it if the network does not normalise.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)

@@ -195,6 +195,19 @@ def test_colour_images_are_mixed(monkeypatch):
 # ---- the fit
 
 
+@pytest.mark.parametrize(
+    ("net", "share"), [(Flat(), 0.2), (nn.BatchNorm1d(5), 1), (nn.LayerNorm(5), 1)]
+)
+def test_a_network_that_does_not_normalise_has_a_fifth_of_the_rate(monkeypatch, net, share):
+    x, y = vectors(20)
+    highest = []
+    monkeypatch.setattr(
+        "onepass.methods.gdumb.learning_rate", lambda epoch, rate: highest.append(rate) or rate
+    )
+    taught(x, y, net=net, lr=0.1, epochs=1).scores(x)
+    assert highest == [pytest.approx(0.1 * share)]
+
+
 def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Tensor, list[float]]:
     """The fit of a linear head on vectors with short last batches and torch's plain SGD: weight,
     bias and the norms of the gradients."""
@@ -207,7 +220,7 @@ def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Ten
         head.parameters(), lr=1, momentum=0.9, weight_decay=learner.weight_decay
     )
     for epoch in range(epochs):
-        optimizer.param_groups[0]["lr"] = learning_rate(epoch, learner.lr)
+        optimizer.param_groups[0]["lr"] = learning_rate(epoch, learner.lr / 5)
         order = torch.rand(held, generator=draws).argsort()
         for begin in range(0, held, batch):
             chosen = order[begin : begin + batch]
