@@ -15,11 +15,14 @@ points (any-time), and the accuracy at every point, also at the ends of tasks.
     growing 16 to 200   the same until the horizon is so many steps
     arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 1000
     0.98 & 0.998   the mean of the logits of two of them
+    student, memory's norms   BatchNorm has the statistics of what the memory holds, in which all
+                              classes have their shares, not those of what was trained on last
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from dataclasses import replace
 from statistics import mean
@@ -34,6 +37,7 @@ from onepass.devices import computing
 from onepass.evaluate import evaluate
 from onepass.job import Job
 from onepass.listeners import Listener
+from onepass.nets.frozen import Norms
 from onepass.record import surroundings
 from onepass.supplies import Supplies
 
@@ -42,6 +46,7 @@ GROWING = (16,)
 LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 PAIRS = (("0.98", "0.998"),)
+RENORMALISED = ("student", "growing 16", "arrivals 0.25")
 
 
 class Growing(Average):
@@ -80,6 +85,18 @@ class Both(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.first(x) + self.second(x)) / 2
+
+
+def with_memorys_norms(net: nn.Module, learner: Any) -> nn.Module:
+    """A copy whose normalisation layers have the statistics of all that the memory holds."""
+    twin, held = copy.deepcopy(net), int(learner.store.size)
+    for part in twin.modules():
+        if isinstance(part, Norms):
+            part.train()
+            part.momentum = 1.0  # the running statistics are those of the last batch
+    with torch.no_grad():
+        twin(learner.views.normalise(learner.store.x[:held]))
+    return twin.eval()
 
 
 def with_averages(kind: type) -> type:
@@ -122,6 +139,9 @@ class Scores(Listener):
         if learner.teaching is not None:
             nets["teacher"] = learner.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
+        if any(isinstance(part, Norms) for part in learner.evaluator.modules()):
+            for name in RENORMALISED:
+                nets[f"{name}, memory's norms"] = with_memorys_norms(nets[name], learner)
 
         def accuracy(model: Any) -> float:
             right = replace(base, scorer=model).predict(x).cpu() == y
