@@ -4,7 +4,7 @@ with `@network` and one line here."""
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
 from onepass.nets.fast import Aside, at_once, compile_kernels
-from onepass.nets.frozen import settle
+from onepass.nets.frozen import settle, unrecorded
 from onepass.nets.head import CosineHead, Head, ScaledCosineHead
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
@@ -48,4 +48,5 @@ __all__ = [
     "projection",
     "refresh",
     "settle",
+    "unrecorded",
 ]

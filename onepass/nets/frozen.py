@@ -1,6 +1,9 @@
-"""Frozen means frozen: where no parameter trains, no statistic moves either."""
+"""When BatchNorm's statistics stay: where no parameter trains, and where somebody asks for it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -18,3 +21,18 @@ def settle(net: nn.Module, frozen: bool = False) -> None:
         net.eval()
     for part in net.children():
         settle(part, frozen)
+
+
+@contextmanager
+def unrecorded(net: nn.Module) -> Iterator[None]:
+    """Normalisation layers that train have the statistics of each batch as ever, and leave their
+    running ones alone for a while."""
+    norms = [part for part in net.modules() if isinstance(part, Norms) and part.training]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, before, strict=True):
+            norm.momentum = momentum
