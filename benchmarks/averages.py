@@ -37,7 +37,7 @@ from onepass.devices import computing
 from onepass.evaluate import evaluate
 from onepass.job import Job
 from onepass.listeners import Listener
-from onepass.nets.frozen import Norms
+from onepass.nets.norms import Norms
 from onepass.record import surroundings
 from onepass.supplies import Supplies
 

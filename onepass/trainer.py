@@ -26,6 +26,7 @@ from onepass.nets import (
     compile_kernels,
     evaluating,
     feature_count,
+    lone_samples_told,
     preprocessing,
     refresh,
     settle,
@@ -243,7 +244,7 @@ class Trainer:
             self._asked_again = bool(self._asked_again)
             return done
 
-        with devices.no_subnormals():
+        with devices.no_subnormals(), lone_samples_told():
             return self._engine.run(whole, x, y)
 
     def let_in(self, store: Store, work: Callable[[], None], *used: Tensor) -> None:

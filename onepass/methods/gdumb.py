@@ -55,7 +55,7 @@ from torch import Tensor, nn
 from onepass.losses import mean
 from onepass.memory import Balanced
 from onepass.nets import Head
-from onepass.nets.frozen import Norms
+from onepass.nets.norms import Norms
 from onepass.optimise import MOMENTUM, Kind
 from onepass.parts import Images, Preset, Step
 from onepass.registry import method

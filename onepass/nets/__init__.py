@@ -4,11 +4,11 @@ with `@network` and one line here."""
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
 from onepass.nets.fast import Aside, at_once, compile_kernels
-from onepass.nets.frozen import settle, unrecorded
 from onepass.nets.head import CosineHead, Head, ScaledCosineHead
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
+from onepass.nets.norms import lone_samples_told, settle, unrecorded
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.projection import projected, projection
 from onepass.nets.registry import NETWORKS, Network, network
@@ -40,6 +40,7 @@ __all__ = [
     "evaluating",
     "feature_count",
     "logits_with",
+    "lone_samples_told",
     "network",
     "normalising",
     "of_free_rows",

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from onepass.nets.frozen import Norms
+from onepass.nets.norms import Norms
 
 Net = TypeVar("Net", bound=nn.Module)
 VALUES = (int, float, bool, str)

@@ -1,4 +1,4 @@
-"""When BatchNorm's statistics stay: where no parameter trains, and where somebody asks for it."""
+"""Normalisation by batches: when running statistics stay as they are, and batches of one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
+
+from onepass.errors import InputError
 
 Norms = nn.modules.batchnorm._NormBase  # whatever keeps a running mean and variance
 
@@ -36,3 +38,17 @@ def unrecorded(net: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, before, strict=True):
             norm.momentum = momentum
+
+
+@contextmanager
+def lone_samples_told() -> Iterator[None]:
+    """What torch says of BatchNorm and one single sample, in words that say what to do."""
+    try:
+        yield
+    except ValueError as problem:
+        if not str(problem).startswith("Expected more than 1 value per channel"):
+            raise
+        raise InputError(
+            "BatchNorm cannot train on one sample alone: give batches of two or more (of a stream "
+            "by --batch; its last batch counts too), or a net with another normalisation"
+        ) from problem
