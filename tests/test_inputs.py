@@ -311,7 +311,7 @@ def test_a_first_step_that_fails_leaves_a_learner_as_new():
     """BatchNorm cannot train on a single sample; the batch after that one can be learned."""
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     tried, fresh = (onepass.Finetune(net=net, device="cpu") for _ in range(2))
-    with pytest.raises(ValueError, match="more than 1 value"):
+    with pytest.raises(ValueError, match="batches of two or more"):
         tried.learn(vectors(count=1), [0])
     for one in (tried, fresh):
         one.learn(vectors(), [0, 1, 0, 1])

@@ -209,7 +209,7 @@ class GDumb(WithMemory):
     cutmix: float = 0.5
 
     least_memory: ClassVar[int] = 1
-    quick: ClassVar[dict[str, Any]] = {"epochs": 16}
+    quick: ClassVar[dict[str, Any]] = {"epochs": 64}
     trains_to_score: ClassVar[bool] = True
     cannot: ClassVar[dict[str, str]] = dict.fromkeys(
         ("average", "distil", "repeats"),
