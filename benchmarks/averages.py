@@ -39,6 +39,7 @@ from onepass.job import Job
 from onepass.listeners import Listener
 from onepass.nets.norms import Norms
 from onepass.record import surroundings
+from onepass.replay import WithMemory
 from onepass.supplies import Supplies
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -139,7 +140,8 @@ class Scores(Listener):
         if learner.teaching is not None:
             nets["teacher"] = learner.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
-        if any(isinstance(part, Norms) for part in learner.evaluator.modules()):
+        normalises = any(isinstance(part, Norms) for part in learner.evaluator.modules())
+        if normalises and isinstance(learner, WithMemory):
             for name in RENORMALISED:
                 nets[f"{name}, memory's norms"] = with_memorys_norms(nets[name], learner)
 

@@ -23,7 +23,8 @@ Decisions:
   augmentation is the common one. Any optimiser can be chosen; `sgd` has momentum 0.9 here.
 - Where the network does not normalise, as the common MLP does not, the rate is a fifth of `lr`: the
   authors' value is for BatchNorm, which their MLP has. Held-out MNIST, M=100 / 500 / 1000, mean of
-  two seeds (one at 1000): 78.8 / 92.3 / 95.2 against 71.4 / 29.7 / 81.7 with the whole of it.
+  two seeds (one at 1000): 78.8 / 92.3 / 95.2 against 71.4 / 29.7 / 81.7 with the whole of it
+  (results/mnist.md).
 - The same samples in the same slots give the same network: initialisation, order and augmentation
   come from generators made anew from the seed for every fit, so that asking for scores moves
   nothing. What was fitted is no part of the saved state; an opened learner fits it again, to the
