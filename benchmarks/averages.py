@@ -17,6 +17,7 @@ points (any-time), and the accuracy at every point, also at the ends of tasks.
     0.98 & 0.998   the mean of the logits of two of them
     student, memory's norms   BatchNorm has the statistics of what the memory holds, in which all
                               classes have their shares, not those of what was trained on last
+    arrivals 0.25, mirrored   the mean of the logits of an image and of its mirror image
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 PAIRS = (("0.98", "0.998"),)
 RENORMALISED = ("student", "growing 16", "arrivals 0.25")
+MIRRORED = ("growing 16", "arrivals 0.25")  # where training sees mirror images too
 
 
 class Growing(Average):
@@ -86,6 +88,17 @@ class Both(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.first(x) + self.second(x)) / 2
+
+
+class Mirrored(nn.Module):
+    """The mean of the logits of an image and of its mirror image."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.net(x) + self.net(x.flip(-1))) / 2
 
 
 def with_memorys_norms(net: nn.Module, learner: Any) -> nn.Module:
@@ -140,6 +153,8 @@ class Scores(Listener):
         if learner.teaching is not None:
             nets["teacher"] = learner.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
+        if learner.mirror:
+            nets |= {f"{name}, mirrored": Mirrored(nets[name]) for name in MIRRORED}
         normalises = any(isinstance(part, Norms) for part in learner.evaluator.modules())
         if normalises and isinstance(learner, WithMemory):
             for name in RENORMALISED:
