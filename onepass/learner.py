@@ -86,6 +86,9 @@ class Learner(SelfTaught, ABC):
         this decay, `growing`, over the last seventeenth of all steps, or `arrivals`, over the last
         quarter of those since a class arrived; none: from the network itself. Training does not
         notice.
+    mirror_scores
+        An image's scores are the mean of its own and its mirror image's, for twice the time that a
+        prediction takes. Training does not notice.
     distil, distil_temperature, distil_raw
         The average teaches the network on the views of each step, so strongly, at this temperature;
         with `distil_raw` also on the samples as they are, which the network is shown besides.
@@ -565,6 +568,7 @@ class Learner(SelfTaught, ABC):
             where=trainer.where,
             normalise=trainer.views.normalise,
             scorer=self._made_scorer(),
+            mirrored=self.mirror_scores and len(trainer.shape) == 3,
         )
 
     def _made_scorer(self) -> nn.Module:

@@ -31,6 +31,7 @@ class Predictor:
     where: torch.device
     normalise: Callable[[Tensor], Tensor]
     scorer: nn.Module
+    mirrored: bool = False  # images only: scores are the mean over an image and its mirror image
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
@@ -48,8 +49,12 @@ class Predictor:
 
     def _scores(self, samples: Tensor) -> Tensor:
         pieces = torch.split(samples, PREDICTION_BATCH[self.where.type])
-        found = [self.scorer(self.normalise(piece.to(self.where))) for piece in pieces]
+        found = [self._scores_of(self.normalise(piece.to(self.where))) for piece in pieces]
         return torch.cat(found)[:, : len(self.classes)]
+
+    def _scores_of(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.scorer(inputs)
+        return (scores + self.scorer(inputs.flip(3))) / 2 if self.mirrored else scores
 
     def predict(self, x: Any) -> Tensor | Texts:
         """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's."""

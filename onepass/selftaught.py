@@ -49,6 +49,7 @@ class SelfTaught(Steps, Training):
     """
 
     average: Rule | None = None
+    mirror_scores: bool = False
     distil: float = 0.0
     distil_from: Rule | None = None
     distil_temperature: float = 4.0
