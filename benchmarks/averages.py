@@ -15,8 +15,9 @@ points (any-time), and the accuracy at every point, also at the ends of tasks.
     growing 16 to 200   the same until the horizon is so many steps
     arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 1000
     0.98 & 0.998   the mean of the logits of two of them
-    student, memory's norms   BatchNorm has the statistics of what the memory holds, in which all
-                              classes have their shares, not those of what was trained on last
+    arrivals 0.25, memory's norms   BatchNorm has the statistics of what the memory holds, in which
+                                    all classes have their shares, not those of what was trained on
+    arrivals 0.25, half new   the same, but half of it counts for the newest task's classes
     arrivals 0.25, mirrored   the mean of the logits of an image and of its mirror image
 """
 
@@ -48,7 +49,7 @@ GROWING = (16,)
 LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 PAIRS = (("0.98", "0.998"),)
-RENORMALISED = ("student", "growing 16", "arrivals 0.25")
+RENORMALISED = ("growing 16", "arrivals 0.25")
 MIRRORED = ("growing 16", "arrivals 0.25")  # where training sees mirror images too
 
 
@@ -101,16 +102,27 @@ class Mirrored(nn.Module):
         return (self.net(x) + self.net(x.flip(-1))) / 2
 
 
-def with_memorys_norms(net: nn.Module, learner: Any) -> nn.Module:
-    """A copy whose normalisation layers have the statistics of all that the memory holds."""
-    twin, held = copy.deepcopy(net), int(learner.store.size)
+def normalised_by(samples: Tensor, net: nn.Module, learner: Any) -> nn.Module:
+    """A copy whose normalisation layers have the statistics of these samples."""
+    twin = copy.deepcopy(net)
     for part in twin.modules():
         if isinstance(part, Norms):
             part.train()
             part.momentum = 1.0  # the running statistics are those of the last batch
     with torch.no_grad():
-        twin(learner.views.normalise(learner.store.x[:held]))
+        twin(learner.views.normalise(samples))
     return twin.eval()
+
+
+def half_new(x: Tensor, new: Tensor) -> Tensor:
+    """As many samples that are new as others: the fewer are repeated."""
+    some, others = x[new], x[~new]
+    most = max(len(some), len(others))
+    if not min(len(some), len(others)):
+        return x
+    return torch.cat(
+        [part.repeat(-(-most // len(part)), 1, 1, 1)[:most] for part in (some, others)]
+    )
 
 
 def with_averages(kind: type) -> type:
@@ -157,11 +169,15 @@ class Scores(Listener):
             nets |= {f"{name}, mirrored": Mirrored(nets[name]) for name in MIRRORED}
         normalises = any(isinstance(part, Norms) for part in learner.evaluator.modules())
         if normalises and isinstance(learner, WithMemory):
+            held = int(learner.store.size)
+            x_held, y_held = learner.store.x[:held], learner.store.y[:held]
+            halves = half_new(x_held, learner.new[y_held])
             for name in RENORMALISED:
-                nets[f"{name}, memory's norms"] = with_memorys_norms(nets[name], learner)
+                nets[f"{name}, memory's norms"] = normalised_by(x_held, nets[name], learner)
+                nets[f"{name}, half new"] = normalised_by(halves, nets[name], learner)
 
         def accuracy(model: Any) -> float:
-            right = replace(base, scorer=model).predict(x).cpu() == y
+            right = replace(base, scorer=model, mirrored=False).predict(x).cpu() == y
             return 100 * float(right.float().mean())
 
         found = {name: accuracy(net) for name, net in nets.items()}

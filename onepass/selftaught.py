@@ -134,8 +134,8 @@ class SelfTaught(Steps, Training):
         self.note(outputs, batches)
         return outputs
 
-    def forward_apart(self, *batches: Samples, last_is_kept: bool = False) -> list[Output]:
-        outputs = super().forward_apart(*batches, last_is_kept=last_is_kept)
+    def forward_apart(self, *batches: Samples) -> list[Output]:
+        outputs = super().forward_apart(*batches)
         for output, batch in zip(outputs, batches, strict=True):
             self.note([output], [batch])
         return outputs

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from onepass.memory import Store
-from onepass.nets import Classifier, unrecorded
+from onepass.nets import Classifier
 from onepass.parts import Images, Output, Samples, Show, not_shown
 from onepass.views import Views
 
@@ -117,18 +116,13 @@ class Steps(ABC):
     def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
         return self.views.cut(views, sizes)[place]
 
-    def forward_apart(self, *batches: Samples, last_is_kept: bool = False) -> list[Output]:
-        """The same from a forward of its own for each batch: BatchNorm sees each alone. If the last
-        is kept, the running statistics, by which predictions are normalised, are of that only."""
+    def forward_apart(self, *batches: Samples) -> list[Output]:
+        """The same from a forward of its own for each batch: BatchNorm sees each alone."""
         sizes = [len(batch.y) for batch in batches]
         views = self.views(torch.cat([batch.x for batch in batches]))
-        pieces = self.views.cut(views, sizes)
-        with unrecorded(self.model) if last_is_kept else nullcontext():
-            logits = [self.model.train_forward(piece) for piece in pieces[:-1]]
-        logits.append(self.model.train_forward(pieces[-1]))
         return [
-            self.output(one, batch, partial(torch.Tensor.detach, piece))
-            for one, batch, piece in zip(logits, batches, pieces, strict=True)
+            self.output(self.model.train_forward(piece), batch, partial(torch.Tensor.detach, piece))
+            for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True)
         ]
 
     def apart(self, output: Output, *batches: Samples) -> list[Output]:

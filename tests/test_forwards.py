@@ -92,25 +92,6 @@ def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several
     torch.testing.assert_close(norm.running_var, expected.norm.running_var)
 
 
-def test_of_forwards_apart_the_last_alone_may_be_kept_for_predicting():
-    """What the network says is the same; the statistics are those of the last batch."""
-    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    samples = Samples(x, torch.tensor([0, 1, 1, 0, 1]), torch.ones(5))
-    learners = [gsa(net=Normed()) for _ in range(2)]
-    for learner in learners:
-        learner.prepare((6,), torch.float32)
-    both, last = (
-        learner.forward_apart(*samples.cut(2, 3), last_is_kept=kept)
-        for learner, kept in zip(learners, (False, True), strict=True)
-    )
-    assert all(torch.equal(a.logits, b.logits) for a, b in zip(both, last, strict=True))
-    expected, norm = Normed(), learners[1].model.body.norm
-    expected(x[2:])
-    assert torch.equal(norm.running_mean, expected.norm.running_mean)
-    assert torch.equal(norm.running_var, expected.norm.running_var)
-    assert norm.momentum == expected.norm.momentum  # the next forward is recorded again
-
-
 @pytest.mark.parametrize("forward", ["forward", "forward_apart"])
 def test_both_forwards_draw_the_same_views(forward):
     """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""

@@ -71,9 +71,11 @@ BEST: dict[str, Any] = {
     "augment": "crop-grey-reflected",
     "lr": 3e-4,
     "current": 22,
+    "forwards": "separate",
     "statistics": "mix",
     "new_classes": "task",
     "average": "arrivals",
+    "mirror_scores": True,
     "distil": 1.0,
     "distil_from": "growing",
     "repeats": 2,
@@ -160,9 +162,6 @@ class GSA(WithMemory):
         How many of them are trained with the stream batch too, in T1; the released code has 22.
     forwards
         One joint forward of X^new and X^mix, or separate ones.
-    norms
-        Whose statistics BatchNorm predicts with: of `all` that is trained, or, of separate
-        forwards, of X^mix only, where classes have their shares.
     statistics
         Which samples feed the rates: `all` that the step trains, or those of X^mix only.
     new_classes
@@ -194,7 +193,6 @@ class GSA(WithMemory):
     fill: int | None = None
     current: int = 0
     forwards: Literal["joint", "separate"] = "joint"
-    norms: Literal["all", "mix"] = "all"
     statistics: Literal["all", "mix"] = "all"
     new_classes: Literal["batch", "task"] = "batch"
     update: Literal["before", "after"] = "before"
@@ -224,12 +222,12 @@ class GSA(WithMemory):
         "best": Preset(
             BEST,
             "held-out CIFAR100, CIFAR10, MNIST: results/best.md",
-            unmirrored={"mirror": False, "repeats": 4},
+            unmirrored={"mirror": False, "mirror_scores": False, "repeats": 4},
         ),
         "fast": Preset(
             {**BEST, "repeats": 1},
             "as best, half the cost",
-            unmirrored={"mirror": False, "repeats": 2},
+            unmirrored={"mirror": False, "mirror_scores": False, "repeats": 2},
         ),
     }
 
@@ -240,8 +238,6 @@ class GSA(WithMemory):
         most = self.mix if self.fill is None else self.fill
         self.require("current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
         self.require("even", self.current > 0 or not self.even, "false where current is 0")
-        apart = self.forwards == "separate"
-        self.require("norms", apart or self.norms == "all", "all where forwards are joint")
         random = self.sampling == "random"
         self.require("current", not (random and self.current), "0 where sampling is random")
 
@@ -269,7 +265,8 @@ class GSA(WithMemory):
     def objective(self, stream: Samples) -> Objective:
         new, old = self.new, self.old  # N and O                                       (C) (C)
         current, mix = self.joined_and_mixed(stream)  # joins X^new; X^mix     (current) (m)
-        stream_out, mix_out = self.both_forwards(stream.then(current), mix)  # (b + current|m, C)
+        forward = self.forward if self.forwards == "joint" else self.forward_apart
+        stream_out, mix_out = forward(stream.then(current), mix)  # (b + current, C) (m, C)
 
         counted = after_the_first_task(mix_out, old)
         measured = (mix_out,) if self.statistics == "mix" else (stream_out, counted)
@@ -292,12 +289,6 @@ class GSA(WithMemory):
         if self.without:
             del terms[TERM_OF[self.without]]
         return Objective(terms, (stream_out, mix_out), measured)
-
-    def both_forwards(self, new: Samples, mix: Samples) -> list[Output]:
-        """What the network says of X^new and of X^mix."""
-        if self.forwards == "joint":
-            return self.forward(new, mix)
-        return self.forward_apart(new, mix, last_is_kept=self.norms == "mix")
 
     def joined_and_mixed(self, stream: Samples) -> tuple[Samples, Samples]:
         """Samples of the new classes that join X^new, and X^mix."""

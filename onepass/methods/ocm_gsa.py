@@ -13,8 +13,7 @@ script has commented out (2 and 1 times a contrast) point to a sum like this one
 draw and X^mix is GSA's, from one memory. The squared error keeps the forward of X^buf that it
 shares with the cross-entropy in OCM, so that this is OCM without its cross-entropy plus GSA to the
 letter: the 64 images of that forward are 1/40 of a step. All views have the learner's augmentation;
-the authors may have had OCM's for its contrasts and GSA's for the rest. `norms="mix"` leaves out
-the forward of X^new only: BatchNorm keeps the statistics of OCM's forwards too.
+the authors may have had OCM's for its contrasts and GSA's for the rest.
 Departures: those of `ocm` and of `gsa`.
 Cost: that of both, 32 (batch + replay) + replay and batch + current + mix images, forward and
 backward, and 17 replay forward through the previous network. Kept: raw sample and label, and the

@@ -8,7 +8,7 @@ from onepass.nets.head import CosineHead, Head, ScaledCosineHead
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
-from onepass.nets.norms import lone_samples_told, settle, unrecorded
+from onepass.nets.norms import lone_samples_told, settle
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.projection import projected, projection
 from onepass.nets.registry import NETWORKS, Network, network
@@ -49,5 +49,4 @@ __all__ = [
     "projection",
     "refresh",
     "settle",
-    "unrecorded",
 ]

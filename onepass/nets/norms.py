@@ -1,4 +1,4 @@
-"""Normalisation by batches: when running statistics stay as they are, and batches of one."""
+"""Normalisation by batches: statistics that stay as they are, and batches of one."""
 
 from __future__ import annotations
 
@@ -23,21 +23,6 @@ def settle(net: nn.Module, frozen: bool = False) -> None:
         net.eval()
     for part in net.children():
         settle(part, frozen)
-
-
-@contextmanager
-def unrecorded(net: nn.Module) -> Iterator[None]:
-    """Normalisation layers that train have the statistics of each batch as ever, and leave their
-    running ones alone for a while."""
-    norms = [part for part in net.modules() if isinstance(part, Norms) and part.training]
-    before = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, before, strict=True):
-            norm.momentum = momentum
 
 
 @contextmanager
