@@ -17,14 +17,13 @@ points (any-time), and the accuracy at every point, also at the ends of tasks.
     0.98 & 0.998   the mean of the logits of two of them
     arrivals 0.25, memory's norms   BatchNorm has the statistics of what the memory holds, in which
                                     all classes have their shares, not those of what was trained on
-    arrivals 0.25, half new   the same, but half of it counts for the newest task's classes
+    arrivals 0.25, 0.5 new    the same, but half of it counts for the newest task's classes
     arrivals 0.25, mirrored   the mean of the logits of an image and of its mirror image
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from dataclasses import replace
 from statistics import mean
@@ -39,9 +38,9 @@ from onepass.devices import computing
 from onepass.evaluate import evaluate
 from onepass.job import Job
 from onepass.listeners import Listener
-from onepass.nets.norms import Norms
+from onepass.nets import normalises, renormalised
 from onepass.record import surroundings
-from onepass.replay import WithMemory
+from onepass.replay import NORMALISED_BY, WithMemory, evenly, partly_new
 from onepass.supplies import Supplies
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -50,6 +49,7 @@ LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 PAIRS = (("0.98", "0.998"),)
 RENORMALISED = ("growing 16", "arrivals 0.25")
+NEW_SHARES = (0.33, 0.5, 0.67)  # of what the memory's statistics are of
 MIRRORED = ("growing 16", "arrivals 0.25")  # where training sees mirror images too
 
 
@@ -102,29 +102,6 @@ class Mirrored(nn.Module):
         return (self.net(x) + self.net(x.flip(-1))) / 2
 
 
-def normalised_by(samples: Tensor, net: nn.Module, learner: Any) -> nn.Module:
-    """A copy whose normalisation layers have the statistics of these samples."""
-    twin = copy.deepcopy(net)
-    for part in twin.modules():
-        if isinstance(part, Norms):
-            part.train()
-            part.momentum = 1.0  # the running statistics are those of the last batch
-    with torch.no_grad():
-        twin(learner.views.normalise(samples))
-    return twin.eval()
-
-
-def half_new(x: Tensor, new: Tensor) -> Tensor:
-    """As many samples that are new as others: the fewer are repeated."""
-    some, others = x[new], x[~new]
-    most = max(len(some), len(others))
-    if not min(len(some), len(others)):
-        return x
-    return torch.cat(
-        [part.repeat(-(-most // len(part)), 1, 1, 1)[:most] for part in (some, others)]
-    )
-
-
 def with_averages(kind: type) -> type:
     """The method, with averages as parts; the trainer finds them by themselves."""
 
@@ -142,6 +119,19 @@ def with_averages(kind: type) -> type:
                 setattr(self, f"average_{number}", one)
 
     return Averaged
+
+
+def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.Module]:
+    """Networks by the statistics of the memory, as it is and with more of the newest classes."""
+    slots = {"memory's norms": evenly(torch.arange(int(learner.store.size)), NORMALISED_BY)}
+    for share in NEW_SHARES:
+        slots[f"{share} new"] = partly_new(learner.store, learner.new, share)
+    made = {}
+    for what, which in slots.items():
+        inputs = learner.views.normalise(learner.store.x[which.to(learner.where)])
+        for name, net in nets.items():
+            made[f"{name}, {what}"] = renormalised(net, learner.model, inputs)
+    return made
 
 
 class Scores(Listener):
@@ -167,14 +157,8 @@ class Scores(Listener):
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
         if learner.mirror:
             nets |= {f"{name}, mirrored": Mirrored(nets[name]) for name in MIRRORED}
-        normalises = any(isinstance(part, Norms) for part in learner.evaluator.modules())
-        if normalises and isinstance(learner, WithMemory):
-            held = int(learner.store.size)
-            x_held, y_held = learner.store.x[:held], learner.store.y[:held]
-            halves = half_new(x_held, learner.new[y_held])
-            for name in RENORMALISED:
-                nets[f"{name}, memory's norms"] = normalised_by(x_held, nets[name], learner)
-                nets[f"{name}, half new"] = normalised_by(halves, nets[name], learner)
+        if isinstance(learner, WithMemory) and normalises(learner.model):
+            nets |= renormalised_ones({name: nets[name] for name in RENORMALISED}, learner)
 
         def accuracy(model: Any) -> float:
             right = replace(base, scorer=model, mirrored=False).predict(x).cpu() == y

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor, nn
 
 from onepass.learner import Learner
 from onepass.memory import Reservoir, Store
+from onepass.nets import normalises, renormalised
 from onepass.parts import Images
+
+NORMALISED_BY = 1000  # samples
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,9 +24,14 @@ class WithMemory(Learner):
     ----------
     memory
         How many samples are kept.
+    norms
+        What BatchNorm predicts with: the `running` statistics of training, or those of a thousand
+        samples of the `memory`, not augmented, half of which are of the newest task's classes. It
+        shows them to the network before scores that follow a step; training does not notice.
     """
 
     memory: int = 1000
+    norms: Literal["running", "memory"] = "running"
 
     store: Store = field(init=False)
     least_memory: ClassVar[int] = 0
@@ -38,6 +47,29 @@ class WithMemory(Learner):
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         """The memory; a method with one of its own makes it here."""
         return Reservoir(self.memory, shape, dtype, rng)
+
+    def scorer(self) -> nn.Module:
+        if self.norms == "running" or not normalises(self.model):
+            return self.answering
+        x = self.store.x[partly_new(self.store, self.new)]
+        self.spend("scores", Images(trained=0, scored=len(x)))
+        return renormalised(self.answering, self.model, self.views.normalise(x))
+
+
+def partly_new(store: Store, new: Tensor, share: float = 0.5) -> Tensor:
+    """A thousand slots of a memory: a share of them of new classes (a mask, C), the rest of others;
+    all of one kind if there is no other."""
+    slots = torch.arange(int(store.size), device=new.device)
+    is_new = new[store.y[slots]]
+    if not is_new.any() or is_new.all():
+        return evenly(slots, NORMALISED_BY) if len(slots) else slots
+    count = round(share * NORMALISED_BY)
+    return torch.cat([evenly(slots[is_new], count), evenly(slots[~is_new], NORMALISED_BY - count)])
+
+
+def evenly(slots: Tensor, count: int) -> Tensor:
+    """So many of the slots, evenly spread; each several times if there are fewer."""
+    return slots[torch.arange(count, device=slots.device) * len(slots) // count]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -56,7 +56,8 @@ class SelfTaught(Steps, Training):
     distil_raw: bool = False
     repeats: int = 1
 
-    cannot: ClassVar[dict[str, str]] = {}  # settings from above, each with the reason
+    # settings from above, and `norms` where there is a memory, each with the reason
+    cannot: ClassVar[dict[str, str]] = {}
 
     averaged: Average | None = field(init=False, default=None)
     teaching: Average | None = field(init=False, default=None)
@@ -64,7 +65,7 @@ class SelfTaught(Steps, Training):
     _lesson: Tensor | None = field(init=False, default=None)
 
     def check_settings(self) -> None:
-        usual = {"average": None, "distil": 0, "repeats": 1}
+        usual = {"average": None, "distil": 0, "repeats": 1, "norms": "running"}
         for name, why in self.cannot.items():
             self.require(name, getattr(self, name) == usual[name], f"{usual[name]}: {why}")
         for name in ("average", "distil_from"):

@@ -200,6 +200,9 @@ class BiC(Replay):
             "0.9 is not Nesterov's, and its schedule is left out",
         )
     }
+    cannot: ClassVar[dict[str, str]] = {
+        "norms": "logits are corrected as they are by the running statistics"
+    }
     exempt: ClassVar[dict[str, str]] = {
         "devices_agree": "what is held out is drawn by the device's own generator",
     }

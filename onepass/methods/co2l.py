@@ -169,7 +169,10 @@ class Co2L(Replay):
 
     previous: Previous = field(init=False)
     least_memory: ClassVar[int] = 1
-    cannot: ClassVar[dict[str, str]] = {"distil": "features are trained, and there are no logits"}
+    cannot: ClassVar[dict[str, str]] = {
+        "distil": "features are trained, and there are no logits",
+        "norms": "scores come from features of the memory by the running statistics",
+    }
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

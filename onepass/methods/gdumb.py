@@ -213,7 +213,7 @@ class GDumb(WithMemory):
     quick: ClassVar[dict[str, Any]] = {"epochs": 64}
     trains_to_score: ClassVar[bool] = True
     cannot: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("average", "distil", "repeats"),
+        ("average", "distil", "repeats", "norms"),
         "steps train nothing, and the network is fitted anew whenever scores are asked for",
     )
     presets: ClassVar[dict[str, Preset]] = {

@@ -94,7 +94,10 @@ class SCR(Replay):
     review: bool = True
 
     least_memory: ClassVar[int] = 1
-    cannot: ClassVar[dict[str, str]] = {"distil": "features are trained, and there are no logits"}
+    cannot: ClassVar[dict[str, str]] = {
+        "distil": "features are trained, and there are no logits",
+        "norms": "scores come from features of the memory by the running statistics",
+    }
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {

@@ -8,12 +8,12 @@ from onepass.nets.head import CosineHead, Head, ScaledCosineHead
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
-from onepass.nets.norms import lone_samples_told, settle
+from onepass.nets.norms import lone_samples_told, normalises, settle
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.projection import projected, projection
 from onepass.nets.registry import NETWORKS, Network, network
 from onepass.nets.resnet import ResNet18
-from onepass.nets.twin import evaluating, normalising, refresh
+from onepass.nets.twin import evaluating, normalising, refresh, renormalised
 from onepass.nets.virtual import after_step, combined, logits_with, of_free_rows
 
 __all__ = [
@@ -42,11 +42,13 @@ __all__ = [
     "logits_with",
     "lone_samples_told",
     "network",
+    "normalises",
     "normalising",
     "of_free_rows",
     "preprocessing",
     "projected",
     "projection",
     "refresh",
+    "renormalised",
     "settle",
 ]

@@ -12,6 +12,11 @@ from onepass.errors import InputError
 Norms = nn.modules.batchnorm._NormBase  # whatever keeps a running mean and variance
 
 
+def normalises(net: nn.Module) -> bool:
+    """Whether a layer trains that normalises by batches."""
+    return any(isinstance(part, Norms) and part.training for part in net.modules())
+
+
 def settle(net: nn.Module, frozen: bool = False) -> None:
     """Puts normalisation layers whose parameters do not train into evaluation mode, for good: they
     normalise by the statistics that they came with, and leave these alone. One without parameters

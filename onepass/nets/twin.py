@@ -6,6 +6,7 @@ import copy
 from itertools import chain
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from onepass.nets.norms import Norms
@@ -33,6 +34,20 @@ def normalising(net: Net, like: nn.Module) -> Net:
             own.train()
             own.momentum = 0.0
     return twin
+
+
+def renormalised(net: Net, like: nn.Module, inputs: Tensor) -> Net:
+    """A copy, evaluating; normalisation layers that train in `like`, a network of the same kind,
+    have the statistics of these inputs, if there are any."""
+    twin = copy.deepcopy(net).eval()
+    for own, theirs in zip(twin.modules(), like.modules(), strict=True):
+        if isinstance(own, Norms) and theirs.training:
+            own.train()
+            own.momentum = 1.0  # the running statistics become those of the next batch
+    if len(inputs):
+        with torch.no_grad():
+            twin(inputs)
+    return twin.eval()
 
 
 def refresh(twin: nn.Module, net: nn.Module) -> None:
