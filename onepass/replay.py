@@ -13,7 +13,7 @@ from onepass.memory import Reservoir, Store
 from onepass.nets import normalises, renormalised
 from onepass.parts import Images
 
-NORMALISED_BY = 1000  # samples
+NORMALISED_BY, NEW_SHARE = 1000, 2 / 3  # samples, of which so many are new: see results/best.md
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,8 +26,8 @@ class WithMemory(Learner):
         How many samples are kept.
     norms
         What BatchNorm predicts with: the `running` statistics of training, or those of a thousand
-        samples of the `memory`, not augmented, half of which are of the newest task's classes. It
-        shows them to the network before scores that follow a step; training does not notice.
+        samples of the `memory` as they are, two thirds of them of the newest task's classes. The
+        network is shown these whenever scores follow a step; training does not notice.
     """
 
     memory: int = 1000
@@ -56,7 +56,7 @@ class WithMemory(Learner):
         return renormalised(self.answering, self.model, self.views.normalise(x))
 
 
-def partly_new(store: Store, new: Tensor, share: float = 0.5) -> Tensor:
+def partly_new(store: Store, new: Tensor, share: float = NEW_SHARE) -> Tensor:
     """A thousand slots of a memory: a share of them of new classes (a mask, C), the rest of others;
     all of one kind if there is no other."""
     slots = torch.arange(int(store.size), device=new.device)

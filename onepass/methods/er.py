@@ -80,11 +80,13 @@ class ER(Replay):
                 "augment": "crop-grey-reflected",
                 "lr": 5e-4,
                 "average": "growing",
+                "mirror_scores": True,
+                "norms": "memory",
                 "distil": 1.0,
                 "repeats": 3,
             },
             "held-out CIFAR100 and MNIST: results/best.md",
-            unmirrored={"mirror": False},
+            unmirrored={"mirror": False, "mirror_scores": False},
         ),
     }
 

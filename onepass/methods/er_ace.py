@@ -83,12 +83,14 @@ class ERACE(Replay):
                 "augment": "crop-grey-reflected",
                 "lr": 3e-4,
                 "average": "arrivals",
+                "mirror_scores": True,
+                "norms": "memory",
                 "distil": 1.0,
                 "distil_from": "growing",
                 "repeats": 3,
             },
             "held-out CIFAR100 and MNIST: results/best.md",
-            unmirrored={"mirror": False},
+            unmirrored={"mirror": False, "mirror_scores": False},
         ),
     }
 
