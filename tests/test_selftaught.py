@@ -136,10 +136,11 @@ def test_what_makes_no_sense_is_refused(settings, says):
 
 
 CANNOT = {
-    "gdumb": {"average": 0.9, "distil": 1.0, "repeats": 2},
-    "scr": {"distil": 1.0},
-    "co2l": {"distil": 1.0},
+    "gdumb": {"average": 0.9, "distil": 1.0, "repeats": 2, "norms": "memory"},
+    "scr": {"distil": 1.0, "norms": "memory"},
+    "co2l": {"distil": 1.0, "norms": "memory"},
     "il2a": {"distil": 1.0},
+    "bic": {"norms": "memory"},
 }
 
 
@@ -158,7 +159,7 @@ def test_a_method_that_cannot_says_why(key, name):
     average = {"average": 0.9} if "average" not in kind.cannot else {}
     with pytest.raises(InputError) as caught:
         kind(**{**average, name: CANNOT[key][name]})
-    usual = {"average": "None", "distil": "0", "repeats": "1"}[name]
+    usual = {"average": "None", "distil": "0", "repeats": "1", "norms": "running"}[name]
     assert str(caught.value).startswith(f"{key}: {name} must be {usual}: {kind.cannot[name]}, not")
     assert len(kind.cannot[name].split()) > 4
 
