@@ -1,0 +1,65 @@
+"""The lines of benchmarks/averages.py as a table of what predictions are normalised by.
+
+python benchmarks/norms_table.py results/norms.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from onepass.report.formats import Cell, Table, markdown
+
+PREDICTS = {"er": "growing 16"}  # the average that the preset predicts with; `arrivals` for others
+COLUMNS = {
+    "running": [""],
+    "memory": [", memory's norms"],
+    "1/3 new": [", 0.33 new"],
+    "1/2 new": [", 0.5 new", ", half new"],  # by a thousand samples, by all that are held
+    "2/3 new": [", 0.67 new"],
+    "mirrored": [", mirrored"],
+}
+HIDDEN = ("precision", "norms")  # training knows nothing of norms
+Line = dict[str, Any]
+
+
+def found(line: Line) -> dict[str, dict[str, float]]:
+    """Final and any-time accuracy by column, as far as the run scored it."""
+    rule = PREDICTS.get(line["method"], "arrivals 0.25")
+    scored = {}
+    for column, endings in COLUMNS.items():
+        names = [rule + ending for ending in endings if rule + ending in line["summary"]]
+        if names:
+            scored[column] = line["summary"][names[0]]
+    if line["settings"].get("norms") == "mix":
+        scored["X^mix"] = scored.pop("running")
+    return scored
+
+
+def of_run(line: Line) -> list[str]:
+    more = ", shuffled" if line["class_order"] == "shuffled" else ""
+    more += f", seed {line['seed']}" if line["seed"] else ""
+    data = f"{line['method']}, {line['dataset']}, M={line['memory']}{more}"
+    chosen = [f"{key}={value}" for key, value in line["settings"].items() if key not in HIDDEN]
+    scored = found(line)
+    best = max(sum(one.values()) for one in scored.values())
+    cells = [
+        Cell("{final:.1f} / {any-time:.1f}".format(**one), rank=int(sum(one.values()) == best))
+        if (one := scored.get(column))
+        else "-"
+        for column in ("running", "X^mix", *list(COLUMNS)[1:])
+    ]
+    return [data, " ".join(chosen), *cells]
+
+
+def main() -> None:
+    lines = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    lines.sort(key=lambda one: (one["method"] != "gsa", one["dataset"], one["memory"]))
+    columns = ["run", "settings, beside best's", "running", "X^mix", *list(COLUMNS)[1:]]
+    print(markdown(Table(columns, list(map(of_run, lines)))), end="")
+
+
+if __name__ == "__main__":
+    main()
