@@ -85,7 +85,7 @@ class ER(Replay):
                 "distil": 1.0,
                 "repeats": 3,
             },
-            "held-out CIFAR100 and MNIST: results/best.md",
+            "held-out CIFAR100 and MNIST: results/best.md, results/norms.md",
             unmirrored={"mirror": False, "mirror_scores": False},
         ),
     }

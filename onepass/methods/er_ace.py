@@ -89,7 +89,7 @@ class ERACE(Replay):
                 "distil_from": "growing",
                 "repeats": 3,
             },
-            "held-out CIFAR100 and MNIST: results/best.md",
+            "held-out CIFAR100 and MNIST: results/best.md, results/norms.md",
             unmirrored={"mirror": False, "mirror_scores": False},
         ),
     }

@@ -221,7 +221,7 @@ class GSA(WithMemory):
         ),
         "best": Preset(
             BEST,
-            "held-out CIFAR100, CIFAR10, MNIST: results/best.md",
+            "held-out CIFAR100, CIFAR10, MNIST: results/best.md, results/norms.md",
             unmirrored={"mirror": False, "mirror_scores": False, "repeats": 4},
         ),
         "fast": Preset(
