@@ -57,9 +57,13 @@ def what_was_chosen(result: Result) -> str:
 
 
 def _has_changed(preset: Job, result: Result) -> bool:
-    """Whether the preset by which a run was made was another one then; old lines do not tell."""
+    """Whether the preset by which a run was made was another one then; old lines do not tell. A
+    setting that a line does not have came later, and leaves things as they were by default."""
+    if not result.settings:
+        return False
+    fields = registry.get(preset.method).learner.__dataclass_fields__
     now = json.loads(json.dumps(preset.chosen_settings()))
-    return any(result.settings.get(name, value) != value for name, value in now.items())
+    return any(result.settings.get(name, fields[name].default) != now[name] for name in now)
 
 
 def precision_of(result: Result) -> str:
