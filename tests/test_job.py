@@ -44,9 +44,9 @@ def test_a_preset_that_mirrors_is_refused_where_a_mirror_image_is_another_class(
 @pytest.mark.parametrize(
     ("method", "preset", "instead"),
     [
-        ("gsa", "best", "mirror=false repeats=4"),
-        ("gsa", "fast", "mirror=false repeats=2"),
-        ("er", "best", "mirror=false"),
+        ("gsa", "best", "mirror=false mirror_scores=false repeats=4"),
+        ("gsa", "fast", "mirror=false mirror_scores=false repeats=2"),
+        ("er", "best", "mirror=false mirror_scores=false"),
     ],
 )
 def test_a_preset_for_all_data_mirrors_where_the_class_stays(method, preset, instead):
