@@ -42,7 +42,7 @@ def type_(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("onepass runs d", {"diff"}),
         ("onepass run gs", {"gsa", "gsa-released", "gss"}),
         ("onepass run er gsa --dataset c", {"cifar10", "cifar100"}),
-        ("onepass run gsa --set mi", {"mix=64", "mirror=false"}),
+        ("onepass run gsa --set mi", {"mix=64", "mirror=false", "mirror_scores=false"}),
         ("onepass tune er --set repl", {"replay=64"}),
         ("onepass list settings mi", {"mir"}),
         ("onepass data check m", {"mnist"}),
