@@ -48,9 +48,8 @@ GROWING = (16,)
 LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 PAIRS = (("0.98", "0.998"),)
-RENORMALISED = ("growing 16", "arrivals 0.25")
+REFINED = ("growing 16", "arrivals 0.25")  # scored by other statistics and by mirror images too
 NEW_SHARES = (0.33, 0.5, 0.67)  # of what the memory's statistics are of
-MIRRORED = ("growing 16", "arrivals 0.25")  # where training sees mirror images too
 
 
 class Growing(Average):
@@ -89,17 +88,6 @@ class Both(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.first(x) + self.second(x)) / 2
-
-
-class Mirrored(nn.Module):
-    """The mean of the logits of an image and of its mirror image."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.net(x) + self.net(x.flip(-1))) / 2
 
 
 def with_averages(kind: type) -> type:
@@ -155,16 +143,17 @@ class Scores(Listener):
         if learner.teaching is not None:
             nets["teacher"] = learner.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
-        if learner.mirror:
-            nets |= {f"{name}, mirrored": Mirrored(nets[name]) for name in MIRRORED}
+        refined = {name: nets[name] for name in REFINED}
         if isinstance(learner, WithMemory) and normalises(learner.model):
-            nets |= renormalised_ones({name: nets[name] for name in RENORMALISED}, learner)
+            nets |= renormalised_ones(refined, learner)
 
-        def accuracy(model: Any) -> float:
-            right = replace(base, scorer=model, mirrored=False).predict(x).cpu() == y
+        def accuracy(model: nn.Module, mirrored: bool = False) -> float:
+            right = replace(base, scorer=model, mirrored=mirrored).predict(x).cpu() == y
             return 100 * float(right.float().mean())
 
         found = {name: accuracy(net) for name, net in nets.items()}
+        if learner.mirror:  # training sees mirror images too
+            found |= {f"{name}, mirrored": accuracy(net, True) for name, net in refined.items()}
         self.points.append({"step": point.step, "task": point.task, "accuracy": found})
 
 

@@ -1,4 +1,4 @@
-"""The lines of benchmarks/averages.py as a table of what predictions are normalised by.
+"""The lines of benchmarks/averages.py as tables: what predictions are normalised by, and the means.
 
 python benchmarks/norms_table.py results/norms.jsonl
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from onepass.report.formats import Cell, Table, markdown
@@ -54,11 +55,37 @@ def of_run(line: Line) -> list[str]:
     return [data, " ".join(chosen), *cells]
 
 
+def means(lines: list[Line]) -> list[list[str]]:
+    """Final and any-time accuracy, the mean of both, over the cells that were run both ways."""
+    rows = []
+    for forwards in ("joint", "separate"):
+        of_cells = [
+            found(line)
+            for line in lines
+            if (line["method"], line["seed"]) == ("gsa", 0)
+            and {k: v for k, v in line["settings"].items() if k != "precision"}
+            == {"forwards": forwards}
+        ]
+        row = [f"gsa, forwards={forwards}", str(len(of_cells))]
+        for column in COLUMNS:
+            scored = [mean(cell[column].values()) for cell in of_cells if column in cell]
+            row.append(f"{mean(scored):.1f}" if len(scored) == len(of_cells) else "-")
+        rows.append(row)
+    return rows
+
+
 def main() -> None:
     lines = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
     lines.sort(key=lambda one: (one["method"] != "gsa", one["dataset"], one["memory"]))
     columns = ["run", "settings, beside best's", "running", "X^mix", *list(COLUMNS)[1:]]
-    print(markdown(Table(columns, list(map(of_run, lines)))), end="")
+    print(markdown(Table(columns, list(map(of_run, lines)))))
+    print(markdown(Table(["mean of", "cells", *COLUMNS], means(lines))))
+    gains = [
+        mean(scored["mirrored"].values()) - mean(as_trained.values())
+        for scored in map(found, lines)
+        for as_trained in [scored.get("running") or scored["X^mix"]]
+    ]
+    print(f"Mirror images gain {mean(gains):.2f} on average, {min(gains):.2f} to {max(gains):.2f}.")
 
 
 if __name__ == "__main__":

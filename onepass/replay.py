@@ -13,7 +13,7 @@ from onepass.memory import Reservoir, Store
 from onepass.nets import normalises, renormalised
 from onepass.parts import Images
 
-NORMALISED_BY, NEW_SHARE = 1000, 2 / 3  # samples, of which so many are new: see results/best.md
+NORMALISED_BY, NEW_SHARE = 1000, 2 / 3  # samples, of which so many are new: see results/norms.md
 
 
 @dataclass(kw_only=True, eq=False)
