@@ -1,7 +1,7 @@
 """What probes cost: steps of a learner as they are, and watched by probes, in turns.
 
-    python benchmarks/probes.py er gsa derpp >> benchmarks/probes-cpu.jsonl
-    python benchmarks/probes.py er gsa derpp --device cuda >> benchmarks/probes-gpu.jsonl
+    python benchmarks/probes.py er gsa derpp >> FILE.jsonl
+    python benchmarks/probes.py er gsa derpp --data cifar100 --device cuda >> FILE.jsonl
 
 One JSON line for each method, kind of data and choice of probes: milliseconds of a step, and the
 share of it that watching adds. Every other step is watched; both numbers are medians. On a CPU the

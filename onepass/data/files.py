@@ -135,7 +135,9 @@ def decoded(
     *,
     resize: bool = False,
 ) -> Split:
-    """A part whose images are encoded files; all cores decode."""
+    """A part whose images are encoded files. Large ones, which have to be resized, are decoded by
+    all cores; small ones by a few, since most of their time goes to Python, which is locked:
+    CIFAR's take 40 s with 16 threads and 16 s with 4."""
 
     def fill(array: Array, report: Report) -> None:
         def block(first: int) -> int:
@@ -143,7 +145,8 @@ def decoded(
                 array[index] = decode(read(names[index]), names[index], shape, resize=resize)
             return min(BLOCK, len(names) - first)
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cores = os.cpu_count() or 1
+        with ThreadPoolExecutor(cores if resize else min(cores, 4)) as pool:
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):
                     report(done)
