@@ -111,12 +111,13 @@ def with_averages(kind: type) -> type:
 
 def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.Module]:
     """Networks by the statistics of the memory, as it is and with more of the newest classes."""
-    slots = {"memory's norms": evenly(torch.arange(int(learner.store.size)), NORMALISED_BY)}
-    for share in NEW_SHARES:
-        slots[f"{share} new"] = partly_new(learner.store, learner.new, share)
+    held = int(learner.store.size)
+    is_new = learner.new[learner.store.y[:held]]
+    slots = {"memory's norms": evenly(torch.arange(held, device=learner.where), NORMALISED_BY)}
+    slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
     made = {}
     for what, which in slots.items():
-        inputs = learner.views.normalise(learner.store.x[which.to(learner.where)])
+        inputs = learner.views.normalise(learner.store.x[which])
         for name, net in nets.items():
             made[f"{name}, {what}"] = renormalised(net, learner.model, inputs)
     return made

@@ -12,13 +12,15 @@ from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from onepass.nets import Classifier, Head, normalising
+from onepass.nets.norms import Norms
 from onepass.optimise import pad_rows
 from onepass.parts import Part
 from onepass.trainer import Trainer
 
+Place = tuple[nn.Module, nn.Module, str]  # of a buffer: in a copy, in the network, its name
 Rule = float | Literal["growing", "arrivals"]  # a decay, or the name of a rule
 GROWTH = 16
 PART = 4  # a quarter
@@ -124,7 +126,8 @@ class Average(Copy):
     rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`: it spans a quarter of the s steps since a
     class last arrived, so that whoever is new is known soon.
     (Measured in results/averages-cifar100.md and results/best.md.)
-    BatchNorm's statistics are averaged as weights are; whole numbers are those of the network.
+    BatchNorm's statistics are averaged as weights are; any other buffer is the network's: nobody
+    knows what it means, and a mask of infinities has no mean.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("updates",)
@@ -161,15 +164,14 @@ class Average(Copy):
     def follow(self) -> None:
         self.updates += 1
         rate = self.rate()
-        for kind, means, now in self._pairs.by_kind():
-            if kind.is_floating_point:
-                _move_towards(means, now, rate)
-            else:
-                torch._foreach_copy_(means, now)
+        for means, now in self._pairs.averaged():
+            _move_towards(means, now, rate)
+        for copies, now in self._pairs.copied():
+            torch._foreach_copy_(copies, now)
 
     def followers(self) -> list[Tensor]:
-        means = [one for _, same, _ in self._pairs.by_kind() for one in same]
-        return [self.updates, *means]
+        moved = chain(self._pairs.averaged(), self._pairs.copied())
+        return [self.updates, *(one for mine, _ in moved for one in mine)]
 
     def grow(self, rows: int) -> None:
         super().grow(rows)
@@ -208,16 +210,32 @@ class _Pairs:
             for name, buffer in own.named_buffers(recurse=False)
             if own is not network.head or f"head.{name}" not in Head.for_training
         }
-        self.buffers = list(found.values())
+        self.statistics: list[Place] = []
+        self.others: list[Place] = []
+        for place in found.values():
+            _, own, name = place
+            means = isinstance(own, Norms) and getattr(own, name).is_floating_point()
+            (self.statistics if means else self.others).append(place)
 
-    def by_kind(self) -> Iterator[tuple[torch.dtype, list[Tensor], list[Tensor]]]:
-        """The copy's and the network's, for each kind of number. Buffers are looked up: a network
-        may put others in their place."""
-        buffers = [(getattr(a, name), getattr(b, name)) for a, b, name in self.buffers]
-        pairs = [*self.weights, *buffers]
-        for kind in {now.dtype for _, now in pairs}:
-            same = [pair for pair in pairs if pair[1].dtype == kind]
-            yield kind, [mean for mean, _ in same], [now for _, now in same]
+    def averaged(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """The copy's weights and statistics and the network's."""
+        return _by_kind([*self.weights, *_now(self.statistics)])
+
+    def copied(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """The copy's other buffers and the network's."""
+        return _by_kind(_now(self.others))
+
+
+def _now(buffers: list[Place]) -> list[tuple[Tensor, Tensor]]:
+    """Looked up each time: a network may put others in their place."""
+    return [(getattr(a, name), getattr(b, name)) for a, b, name in buffers]
+
+
+def _by_kind(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """The first and the second ones, for each kind of number."""
+    for kind in {now.dtype for _, now in pairs}:
+        same = [pair for pair in pairs if pair[1].dtype == kind]
+        yield [mine for mine, _ in same], [now for _, now in same]
 
 
 def _values(model: Classifier) -> dict[str, Tensor]:

@@ -208,17 +208,18 @@ class Job:
     @property
     def run_settings(self) -> dict[str, str]:
         """What was set by hand; and where mirror images are of another class, what a method that
-        mirrors by default, or a preset for all data, has instead. (Any other preset that mirrors
-        was asked for by name: it is refused rather than changed.)
+        mirrors by default, or a preset for all data, has instead, unless `mirror` was asked for.
+        (Any other preset that mirrors was asked for by name: it is refused rather than changed.)
 
         >>> Job("gsa-released", "digits").run_settings, Job("gsa-released", "cifar100").run_settings
         ({'mirror': 'false'}, {})
         """
-        preset = self.chosen_preset()
+        preset, learner = self.chosen_preset(), registry.get(self.method).learner
         by_default = "mirror" not in preset.settings
-        mirrors = preset.settings.get("mirror", registry.get(self.method).learner.mirror)
+        mirrors = preset.settings.get("mirror", learner.mirror)
         instead = {"mirror": False} if by_default else preset.unmirrored
-        if not mirrors or instead is None or "mirror" in self.settings:
+        asked = {name: value for name, value in self.settings.items() if name == "mirror"}
+        if not mirrors or instead is None or learner.read_settings(asked).get("mirror"):
             return self.settings
         told = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if told is None else told

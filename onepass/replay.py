@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from onepass.learner import Learner
 from onepass.memory import Reservoir, Store
 from onepass.nets import normalises, renormalised
-from onepass.parts import Images
+from onepass.parts import Images, Part
 
 NORMALISED_BY, NEW_SHARE = 1000, 2 / 3  # samples, of which so many are new: see results/norms.md
 
@@ -34,6 +34,7 @@ class WithMemory(Learner):
     norms: Literal["running", "memory"] = "running"
 
     store: Store = field(init=False)
+    newest: Newest = field(init=False)
     least_memory: ClassVar[int] = 0
 
     def check_settings(self) -> None:
@@ -43,6 +44,8 @@ class WithMemory(Learner):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = self.make_store(shape, dtype, self.rngs["draws"])
+        if self.norms == "memory":
+            self.newest = Newest(self.where)
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         """The memory; a method with one of its own makes it here."""
@@ -51,25 +54,48 @@ class WithMemory(Learner):
     def scorer(self) -> nn.Module:
         if self.norms == "running" or not normalises(self.model):
             return self.answering
-        x = self.store.x[partly_new(self.store, self.new)]
+        x = torch.cat([one.x[: int(one.size)] for one in self.stores.values()])
+        y = torch.cat([one.y[: int(one.size)] for one in self.stores.values()])
+        x = x[partly_new(self.newest.among(y))]
         self.spend("scores", Images(trained=0, scored=len(x)))
         return renormalised(self.answering, self.model, self.views.normalise(x))
 
 
-def partly_new(store: Store, new: Tensor, share: float = NEW_SHARE) -> Tensor:
-    """A thousand slots of a memory: a share of them of new classes (a mask, C), the rest of others;
-    all of one kind if there is no other."""
-    slots = torch.arange(int(store.size), device=new.device)
-    is_new = new[store.y[slots]]
+class Newest(Part):
+    """The classes of the last task that brought any: a task whose classes are yet to come, or all
+    known, changes nothing. They are the rows from `first` on, since rows come in order of arrival.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("first",)
+
+    def __init__(self, where: torch.device) -> None:
+        self.first = torch.zeros((), dtype=torch.long, device=where)
+
+    def classes_are(self, seen: Tensor, new: Tensor) -> None:
+        self.first.copy_(torch.where(new.any(), seen.sum() - new.sum(), self.first))
+
+    def among(self, y: Tensor) -> Tensor:
+        """Which of some labels are of these classes, a mask (n)."""
+        return y >= self.first
+
+
+def partly_new(is_new: Tensor, share: float = NEW_SHARE) -> Tensor:
+    """A thousand places among samples that are new or not (a mask, n): a share of them new, the
+    rest not; all of one kind if there is no other, and none of no samples."""
+    places = torch.arange(len(is_new), device=is_new.device)
     if not is_new.any() or is_new.all():
-        return evenly(slots, NORMALISED_BY) if len(slots) else slots
+        return evenly(places, NORMALISED_BY)
     count = round(share * NORMALISED_BY)
-    return torch.cat([evenly(slots[is_new], count), evenly(slots[~is_new], NORMALISED_BY - count)])
+    rest = NORMALISED_BY - count
+    return torch.cat([evenly(places[is_new], count), evenly(places[~is_new], rest)])
 
 
-def evenly(slots: Tensor, count: int) -> Tensor:
-    """So many of the slots, evenly spread; each several times if there are fewer."""
-    return slots[torch.arange(count, device=slots.device) * len(slots) // count]
+def evenly(places: Tensor, count: int) -> Tensor:
+    """So many of the places, evenly spread; each several times if there are fewer, and none of
+    none."""
+    if not len(places):
+        return places
+    return places[torch.arange(count, device=places.device) * len(places) // count]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -224,6 +224,7 @@ class Tied(torch.nn.Module):
         self.second = torch.nn.Linear(6, 6)
         self.second.weight = self.first.weight
         self.register_buffer("steps", torch.zeros(()), persistent=False)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
 
     def forward(self, x):
         if self.training:
@@ -239,4 +240,12 @@ def test_a_weight_that_two_layers_share_is_averaged_once():
     after = learner.model.body.first.weight
     expected = before + 0.5 * (after - before)  # the first update goes half the way
     torch.testing.assert_close(learner.averaged.model.body.first.weight, expected)
-    assert float(learner.averaged.model.body.steps) == 0.5
+
+
+def test_what_is_neither_a_weight_nor_a_statistic_is_the_networks_own():
+    """A count has no mean that anybody would expect, and a mask of infinities has none at all."""
+    learner = averaging(net=Tied())
+    learner.learn(*batch(0))
+    followed = learner.averaged.model.body
+    assert float(followed.steps) == 1
+    assert torch.equal(followed.mask, torch.tensor([0.0, -torch.inf]))

@@ -58,6 +58,7 @@ def test_a_preset_for_all_data_mirrors_where_the_class_stays(method, preset, ins
     by_hand = replace(job, settings={"mirror": "true", "repeats": "3"}).make(SIGNS)[1]
     assert (by_hand.mirror, by_hand.repeats) == (True, 3)
     assert replace(job, settings={"repeats": "3"}).make(SIGNS)[1].repeats == 3
+    assert replace(job, settings={"mirror": "false"}).variant == job.variant
 
 
 def test_a_preset_that_does_not_mirror_is_for_all_data():

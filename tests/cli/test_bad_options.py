@@ -210,6 +210,7 @@ exec "$@" --resume
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="no disk can be mounted here; see the next test")
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path: Path) -> None:
     disk = tmp_path / "disk"

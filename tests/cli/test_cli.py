@@ -79,6 +79,7 @@ def test_the_default_job_ends_with_a_table_and_a_picture(
         assert min(image.size) > 300
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bits_in_another_process(
     tmp_path: Path, several: Done
 ) -> None:

@@ -299,6 +299,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_pat
 # ---- others at the same folder
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
     file: Path, tmp_path: Path
 ) -> None:
@@ -407,6 +408,7 @@ def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_
         assert len(lines.read(appended)) == 4
 
 
+@pytest.mark.slow
 def test_when_the_time_is_up_what_is_running_stops_and_can_go_on(
     file: Path, tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
     assert "Traceback" in message and "ZeroDivisionError: no" in message
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_is_killed_goes_on_and_ends_with_the_same_bits(
     tmp_path: Path, begin: Callable[..., subprocess.Popen], undisturbed: list[Result]
 ) -> None:
@@ -301,6 +302,7 @@ def test_a_failure_that_stops_all_leaves_no_worker(tmp_path: Path) -> None:
 # ---- all are stopped
 
 
+@pytest.mark.slow
 def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
     tmp_path: Path, begin: Callable[..., subprocess.Popen], undisturbed: list[Result]
 ) -> None:

@@ -141,6 +141,7 @@ def test_rates_that_are_no_numbers_are_null(tmp_path):
     assert all(line["pn"][label] < 0 for label in "23")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [3, 4, 5])
 def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
     """With a line or two written after the last checkpoint, or without any checkpoint yet."""

@@ -69,6 +69,7 @@ def everything(way, shape, add, relu, mean, dtype=torch.float32):
     return [one.double() for one in (out, *found, norm.running_mean, norm.running_var)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("add", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
