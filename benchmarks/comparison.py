@@ -114,7 +114,10 @@ def best(found: Sequence[Line], name: str, kind: str, where: Line) -> tuple[str,
     worth = {}
     for rate in RATES:
         run = asked(name, searched, rate, where, validation=0.1)
-        (line,) = [one for one in found if holds(one, run)]
+        lines = [one for one in found if holds(one, run)]
+        if len(lines) != 1:
+            sys.exit(f"the search holds {len(lines)} runs, not one, of {run}: `search` makes them")
+        (line,) = lines
         for scored in predictors(kind):
             numbers = line["summary"][scored]
             worth[rate, scored] = numbers["final"] + numbers["any-time"]

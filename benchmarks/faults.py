@@ -41,7 +41,8 @@ def sweep_file(path: Path, runs: int) -> None:
 
 
 def sweep(file: Path, out: Path, jobs: int) -> subprocess.Popen[str]:
-    code = "import os; os.cpu_count = lambda: 8; from onepass.cli import main; main()"
+    cores = "import os; os.sched_getaffinity = lambda pid: set(range(8))"
+    code = f"{cores}; from onepass.cli import main; main()"
     options = ("--out", out, "--jobs", jobs, "--device", "cpu", "--checkpoint", 10)
     return subprocess.Popen(
         [sys.executable, "-c", code, "sweep", *map(str, (file, *options))],

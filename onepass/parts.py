@@ -145,8 +145,8 @@ def parts_of(owner: object) -> dict[str, Part]:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step did; it stays on the device until someone reads it. Its tensors belong to
-    whoever holds them: later steps leave them alone."""
+    """What one step did, with `repeats` the last one on its batch; it stays on the device until
+    someone reads it. Its tensors belong to whoever holds them: later steps leave them alone."""
 
     loss: Tensor
     terms: dict[str, Tensor]

@@ -170,12 +170,13 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "learner_" in state:
-            net = self._settings.get("net")
+            net, augment = self._settings.get("net"), self._settings.get("augment")
             self.learner_ = checkpoint.restored(
                 state["learner_"],
                 f"the pickled {type(self).__name__}",
                 device=self._settings.get("device", "auto"),
                 net=net if isinstance(net, nn.Module) else None,
+                augment=augment if callable(augment) else None,
             )
 
 

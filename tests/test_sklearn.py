@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
@@ -155,10 +156,16 @@ def test_labels_of_another_kind_change_nothing():
 # ---- files
 
 
-@pytest.mark.parametrize("net", ["auto", nn.Linear(3, 8)], ids=["auto", "own"])
-def test_what_was_pickled_goes_on_bit_for_bit(net):
+def noisy(samples, rng):
+    return samples + 0.1 * torch.randn(samples.shape, generator=rng, device=samples.device)
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"net": nn.Linear(3, 8)}, {"augment": noisy}], ids=["nothing", "net", "augment"]
+)
+def test_what_was_pickled_goes_on_bit_for_bit(own):
     x, y = rows()
-    one = classifier(net=net).fit(x, words(y))
+    one = classifier(**own).fit(x, words(y))
     again = pickle.loads(pickle.dumps(one))
     assert (again.predict_proba(x) == one.predict_proba(x)).all()
     for each in (one, again):

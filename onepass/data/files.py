@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from onepass import devices
 from onepass.errors import DataError, OnepassError
 
 Array = np.ndarray[Any, Any]
@@ -145,7 +146,7 @@ def decoded(
                 array[index] = decode(read(names[index]), names[index], shape, resize=resize)
             return min(BLOCK, len(names) - first)
 
-        cores = os.cpu_count() or 1
+        cores = devices.cores()
         with ThreadPoolExecutor(cores if resize else min(cores, 4)) as pool:
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
 
+from onepass import devices
 from onepass.executors.base import Executor
 from onepass.executors.here import Here
 from onepass.executors.processes import Processes
@@ -23,7 +23,7 @@ def fitting(wanted: int | None, jobs: Sequence[Job]) -> int:
     """How many jobs to run at once: as many as wanted, or as are fast, but never more than there
     are cores for their threads."""
     first = jobs[0]
-    cores = max(1, (os.cpu_count() or 1) // first.threads)
+    cores = max(1, devices.cores() // first.threads)
     gpus = 1 if first.device != first.device_kind else max(1, torch.cuda.device_count())
     on_gpus = RUNS_ON_A_GPU * gpus
     useful = on_gpus if first.device_kind == "cuda" else cores

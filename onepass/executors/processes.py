@@ -11,9 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from multiprocessing import connection
 
-import torch
-
-from onepass import engine
+from onepass import devices, engine
 from onepass.errors import RunError, TooLargeError, TrainingError
 from onepass.evaluate import make_ready
 from onepass.executors import places
@@ -55,7 +53,7 @@ class Processes:
         GPU would take memory there for as long as this process lives."""
         stream, learner = job.make(self.supplies.dataset(job))
         if not learner.capturable:
-            engine.make(learner.engine, False, torch.device(job.device), ())
+            engine.make(learner.engine, False, devices.resolve(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})

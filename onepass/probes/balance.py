@@ -28,7 +28,7 @@ class BalanceProbe(Listener):
     number of the task, how many batches had been learned, how many `samples` were trained in this
     task (stream and replay), `p`, `n`, `pn` and `a_pn` by label, and `pn_of_tasks`, PN(t, t') of
     each task so far. A rate is null where it is not a finite number: the class has had no gradient
-    of one sign.
+    of one sign. Of a method that `repeats` its steps the last one on each batch counts.
 
     >>> import onepass
     >>> probe = BalanceProbe()

@@ -197,7 +197,7 @@ def _printed(key: Key, dataset: str, memory: int, metric: str, letters: Letters)
 
 
 def _notes(cells: Cells, printed: Sequence[Figure]) -> list[tuple[str, str]]:
-    found = [cells.shown((one.method, ""), one.dataset, one.memory) != MISSING for one in printed]
+    found = [cells.shown(_key(one), one.dataset, one.memory) != MISSING for one in printed]
     runs = ", ".join(dict.fromkeys(one.runs for one in printed))
     how = (
         "Ours: mean ± standard deviation over seeds (how many), with the settings that all methods "
@@ -237,13 +237,13 @@ def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
         ("gsa", variant) for variant in ("", *(ABLATIONS.get(one, one) for one in names))
     ]
     theirs: list[Key] = [(name, "") for name in ("gsa", *names)]
-    body = []
+    body, letters = [], Letters()
     places = list(dict.fromkeys((one.dataset, one.memory) for one in printed))
     for dataset, memory in places:
         rows = {
             "ours": [cells.shown(key, dataset, memory) for key in keys],
             "p (t-test)": [cells.p_value(key, keys[0], dataset, memory) for key in keys],
-            "published": [_printed(key, dataset, memory, "accuracy", Letters()) for key in theirs],
+            "published": [_printed(key, dataset, memory, "accuracy", letters) for key in theirs],
         }
         body += [[dataset, str(memory), name, *row] for name, row in rows.items()]
     taken = [name.partition(":")[2].replace("-", " ") for name in names]
@@ -252,6 +252,7 @@ def _ablations(cells: Cells, printed: Sequence[Figure]) -> Table:
         body,
         title="gsa without parts of it: accuracy",
         notes=[
+            *letters.notes,
             *_of_tests("all of gsa"),
             *_notes(cells, printed),
             *_of_precisions(cells, keys, places),
@@ -269,7 +270,11 @@ def tidy(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) 
     lines: list[tuple[Key, str, int, Figure | None]] = [
         (_key(one), one.dataset, one.memory, one) for one in printed
     ]
-    if name != "table3":
+    if name == "table3":  # all of gsa, which its parts are compared with
+        for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
+            figure = _figure(("gsa", ""), dataset, memory, cells.metric)
+            lines.append((("gsa", ""), dataset, memory, figure))
+    else:
         own = list(dict.fromkeys(key for key, *_ in lines))
         for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
             for key in _more(cells, dataset, [memory], own):

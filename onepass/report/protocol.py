@@ -11,6 +11,7 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.errors import InputError
 from onepass.job import COMMON, Job, preset_names
 from onepass.result import Result
+from onepass.settings import as_text
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
 EARLIER = "earlier"  # of a variant by a preset that is another one now
@@ -47,8 +48,10 @@ def what_was_chosen(result: Result) -> str:
     pairs = [word.partition("=") for word in words]
     settings = {name: text for name, _, text in pairs if name in learner.setting_names()}
     alone = Job(result.method, result.dataset_identity, preset=preset)
+    # a variant leaves out what is as in the preset: there the data decided nothing
+    as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}
     try:
-        same = replace(alone, settings=settings).choices == alone.choices
+        same = replace(alone, settings=as_preset | settings).choices == alone.choices
     except InputError:  # a setting of another version
         same = False
     if same and _has_changed(alone, result):

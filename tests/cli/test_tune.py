@@ -290,7 +290,7 @@ def test_a_full_disk_stops_the_search_and_costs_no_trial(
 def test_several_at_a_time_try_as_many(
     space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     out = tmp_path / "search"
     done = tune(space, "--jobs", 2, "--seeds", 2, out=out)
     assert done.status == 0, done.err

@@ -41,13 +41,13 @@ PATIENCE = 60
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or there would be one run at a time on a small machine."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen:
     """A command of its own, in a group of processes of its own, where there are two cores."""
     python, flag, code, *rest = command(*arguments)
-    code = f"import os; os.cpu_count = lambda: 2; {code}"
+    code = f"import os; os.sched_getaffinity = lambda pid: {{0, 1}}; {code}"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([python, flag, code, *rest], start_new_session=True, **pipes, **options)
 

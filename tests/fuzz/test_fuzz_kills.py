@@ -134,7 +134,7 @@ def kill_workers(chance: random.Random, method: str, out: Path) -> tuple[object,
     """One or two workers of a command that has two: a run is lost only if both hit it."""
     arguments = asked(method, SEEDS_OF_WORKERS)
     python, flag, code, *rest = command(*arguments, "--json", "--jobs", 2, "--out", out)
-    line = [python, flag, f"import os; os.cpu_count = lambda: 2; {code}", *rest]
+    line = [python, flag, f"import os; os.sched_getaffinity = lambda pid: {{0, 1}}; {code}", *rest]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen(line, **pipes)
     hits = sum(kill_worker(chance, child, out) for _ in range(chance.randint(1, 2)))

@@ -156,6 +156,7 @@ def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Pat
     assert "31.0 ± 1.0 (3)" in ours and "29.5 ± 0.5 (3)" in ours
     assert p.split()[-1] == "0.035"  # differences 1, 1.5 and 2: t = 5.196, two degrees of freedom
     assert "12.7 ± 0.2" in theirs
+    assert "1 of the paper's 5 cells were run" in done.out
 
 
 def test_paired_tests_stand_in_the_papers_table_if_they_are_asked_for(tmp_path: Path) -> None:
@@ -250,6 +251,9 @@ def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:
         rows = list(csv.DictReader(io.StringIO(text)))
         own = [row for row in rows if row["source"] == f"gsa-paper-{like}"]
         assert len(own) == count
+        if like == "table3":  # the whole beside its parts
+            wholes = [row for row in rows if (row["method"], row["variant"]) == ("gsa", "")]
+            assert "30.5000" in [row["accuracy"] for row in wholes]
         if like == "table1":
             (row,) = [
                 r
