@@ -25,6 +25,13 @@ from onepass.errors import DataError, InputError, UnknownNameError
 from onepass.settings import check
 
 LARGEST_SIZE = math.isqrt(MOST_PIXELS)
+OF_OWN_FILES: dict[str, Any] = {
+    "image_size": int | None,
+    "test_fraction": float | None,
+    "mirror_is_same_class": bool | None,
+    "label": str | None,
+    "test": str | Path | None,
+}
 log = logging.getLogger("onepass")
 
 
@@ -76,39 +83,53 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
         "label": label,
         "test": test,
     }
-    check("image_size", image_size, int | None)
-    check("test_fraction", test_fraction, float | None)
-    check("mirror_is_same_class", mirror_is_same_class, bool | None)
-    check("label", label, str | None)
-    check("test", test, str | Path | None)
-    if image_size is not None and not 1 <= image_size <= LARGEST_SIZE:
-        raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
+    _check(own)
     if is_path(name):
         _refuse(name, options)
-        same_class = mirror_is_same_class is not False
         with reading(name):
-            if Path(name).suffix.lower() in tabular.SUFFIXES:
-                return _tabular(Path(name), own)
-            for key in ("label", "test"):
-                if own[key] is not None:
-                    raise InputError(f"{key} is for a .csv or .parquet file, not for {name!r}")
-            return _own(Path(name), image_size, test_fraction, same_class)
-    known = is_known(name)
-    if not known and Path(name).is_file():
-        raise _of_no_kind(Path(name))
-    if not known and Path(name).exists():
-        raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
-    for key, value in own.items():
-        if value is not None and known:
-            raise InputError(f"{key} is for your own files, not for {name!r}")
-    if not known:
-        raise UnknownNameError("dataset", name, names())
+            return _at(name, own)
+    _expect_known(name, own)
     if name not in CATALOGUE:
         _refuse(name, options, DATASETS[name].make)
         return DATASETS[name].made(options)
     _refuse(name, options)
     with reading(data_root(root)):
         return _published(CATALOGUE[name], data_root(root))
+
+
+def _check(own: dict[str, Any]) -> None:
+    """What may be said of one's own files."""
+    for key, kind in OF_OWN_FILES.items():
+        check(key, own[key], kind)
+    size = own["image_size"]
+    if size is not None and not 1 <= size <= LARGEST_SIZE:
+        raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
+
+
+def _at(name: str, own: dict[str, Any]) -> Dataset:
+    """The user's own files at that path."""
+    path = Path(name)
+    if path.suffix.lower() in tabular.SUFFIXES:
+        return _tabular(path, own)
+    for key in ("label", "test"):
+        if own[key] is not None:
+            raise InputError(f"{key} is for a .csv or .parquet file, not for {name!r}")
+    same_class = own["mirror_is_same_class"] is not False
+    return _own(path, own["image_size"], own["test_fraction"], same_class)
+
+
+def _expect_known(name: str, own: dict[str, Any]) -> None:
+    """A dataset of that name, of which nothing was said that is for one's own files."""
+    if is_known(name):
+        for key, value in own.items():
+            if value is not None:
+                raise InputError(f"{key} is for your own files, not for {name!r}")
+    elif Path(name).is_file():
+        raise _of_no_kind(Path(name))
+    elif Path(name).exists():
+        raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
+    else:
+        raise UnknownNameError("dataset", name, names())
 
 
 def names() -> list[str]:
