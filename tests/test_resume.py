@@ -133,7 +133,14 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 @pytest.mark.parametrize(
     ("moment", "step"),
-    [(1, 0), (2, 0), (3, 0), (4, 20), (5, 40), (6, 60)],
+    [
+        pytest.param(1, 0, marks=pytest.mark.slow),
+        pytest.param(2, 0, marks=pytest.mark.slow),
+        (3, 0),
+        pytest.param(4, 20, marks=pytest.mark.slow),
+        pytest.param(5, 40, marks=pytest.mark.slow),
+        (6, 60),
+    ],
     ids=["run.json", "events.jsonl", "checkpoint 1", "checkpoint 2", "checkpoint 3", "result.json"],
 )
 def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(

@@ -15,8 +15,9 @@ BY_CONTRAST = {"ocm", "ocm-gsa"}
 SPECS = [*QUICK, *(pytest.param(spec, marks=pytest.mark.slow) for spec in SLOW)]
 
 
+OFTEN = ("er", "gsa", "scr", "bic", "gdumb")  # of every kind one; the others with what is slow
 METHODS = [
-    pytest.param(info, id=info.key, marks=[pytest.mark.slow] * (info.key == "gss"))
+    pytest.param(info, id=info.key, marks=[pytest.mark.slow] * (info.key not in OFTEN))
     for info in registry.methods()
 ]
 
