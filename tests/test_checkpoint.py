@@ -90,6 +90,7 @@ def test_going_on_after_one_stop_equals_never_stopped(stop, stream, tmp_path):
     check_going_on(lambda: small("gsa"), stream, [stop], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

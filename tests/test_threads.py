@@ -76,6 +76,7 @@ def in_threads(count, work):
     return end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["learner", "snapshot"])
 def test_four_threads_that_predict_leave_the_learning_of_a_fifth_alone(by):
     alone, watched, x = learn(made()), made(), DATA.test_x[:20]

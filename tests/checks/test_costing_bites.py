@@ -273,6 +273,7 @@ def test_a_method_that_declares_its_teacher_passes():
         CHECKS[check](DeclaresItsTeacher)
 
 
+@pytest.mark.slow
 def test_a_foreign_method_gets_a_report():
     outcome = check_method(CountsTooLittle)
     assert "declared_images_are_counted" in outcome.failed

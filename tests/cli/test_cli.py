@@ -201,6 +201,7 @@ PRESETS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "preset"), PRESETS)
 def test_every_preset_can_be_run(method: str, preset: str, tmp_path: Path) -> None:
     wanted = registry.get(method).learner.presets[preset].settings

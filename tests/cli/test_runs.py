@@ -226,6 +226,7 @@ def copies(results: list[Result], tmp_path: Path) -> tuple[list[str], Path, Path
     return texts, tmp_path / "many", tmp_path / "many.jsonl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, 1], ids=["folders", "lines"])
 def test_a_list_costs_a_few_times_what_its_json_costs(
     kind: int, results: list[Result], tmp_path: Path

@@ -104,6 +104,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 # ---- the same bits
 
 
+@pytest.mark.slow
 def test_two_at_once_give_the_bits_of_one_at_a_time(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:

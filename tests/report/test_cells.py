@@ -14,6 +14,7 @@ from reported import changed, named, results, rows
 from onepass.report.formats import FORMATS
 
 
+@pytest.mark.slow
 def test_brackets_stay_in_a_table(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "er")
     changed(tmp_path / "er", dataset="pets [old]")
