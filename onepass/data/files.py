@@ -137,8 +137,8 @@ def decoded(
     resize: bool = False,
 ) -> Split:
     """A part whose images are encoded files. Large ones, which have to be resized, are decoded by
-    all cores; small ones by a few, since most of their time goes to Python, which is locked:
-    CIFAR's take 40 s with 16 threads and 16 s with 4."""
+    all cores; small ones by a few, since most of their time goes to Python, which is locked: with
+    more threads they take longer."""
 
     def fill(array: Array, report: Report) -> None:
         def block(first: int) -> int:

@@ -270,16 +270,12 @@ def tidy(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) 
     lines: list[tuple[Key, str, int, Figure | None]] = [
         (_key(one), one.dataset, one.memory, one) for one in printed
     ]
-    if name == "table3":  # all of gsa, which its parts are compared with
-        for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
-            figure = _figure(("gsa", ""), dataset, memory, cells.metric)
-            lines.append((("gsa", ""), dataset, memory, figure))
-    else:
-        own = list(dict.fromkeys(key for key, *_ in lines))
-        for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
-            for key in _more(cells, dataset, [memory], own):
-                figure = _figure(key, dataset, memory, cells.metric)
-                lines.append((key, dataset, memory, figure))
+    own = list(dict.fromkeys(key for key, *_ in lines))
+    for dataset, memory in dict.fromkeys((one.dataset, one.memory) for one in printed):
+        # of parts of gsa: the whole, which they are compared with
+        whole: list[Key] = [("gsa", "")]
+        for key in whole if name == "table3" else _more(cells, dataset, [memory], own):
+            lines.append((key, dataset, memory, _figure(key, dataset, memory, cells.metric)))
     body = [
         [
             *map(plain, key),
