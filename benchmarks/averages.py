@@ -6,7 +6,7 @@ Averaging changes nothing about training, so one run carries many averages and s
 held-out tenth of the training data (or, with `--validation 0`, on the test set). With
 `--set average=0.99 distil=1` one more average is the teacher, and that does change training.
 Prints one JSON object: for each kind of average its final accuracy, the mean over equally spaced
-points (any-time), and the accuracy at every point, also at the ends of tasks.
+points (any-time), and the accuracy at every one of these points and at the end.
 
     student        the network itself
     teacher        the average that teaches, where there is one
@@ -14,10 +14,13 @@ points (any-time), and the accuracy at every point, also at the ends of tasks.
     growing 16     the rate is 17 / (t + 16): the horizon grows with the stream
     growing 16 to 200   the same until the horizon is so many steps
     arrivals 0.25  the horizon is a quarter of the steps since a class last arrived, at most 1000
+    arrivals 0.25, softly 10   the same, but where k of n classes are new, the steps since are not
+                               forgotten all at once: only the part 10 k / n of them
     0.98 & 0.998   the mean of the logits of two of them
     arrivals 0.25, memory's norms   BatchNorm has the statistics of what the memory holds, in which
                                     all classes have their shares, not those of what was trained on
     arrivals 0.25, 0.5 new    the same, but half of it counts for the newest task's classes
+    arrivals 0.25, capped     two thirds do, but the odds at most 18 times those of k new classes
     arrivals 0.25, mirrored   the mean of the logits of an image and of its mirror image
 """
 
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from statistics import mean
 from typing import Any
@@ -47,8 +51,15 @@ DECAYS = (0.98, 0.99, 0.995, 0.998)
 GROWING = (16,)
 LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
+SOFTLY = (10, 20)
+CAP = 18
 PAIRS = (("0.98", "0.998"),)
-REFINED = ("growing 16", "arrivals 0.25")  # scored by other statistics and by mirror images too
+REFINED = (  # scored by other statistics and by mirror images too
+    "growing 16",
+    "arrivals 0.25",
+    "arrivals 0.25, softly 10",
+    "arrivals 0.25, softly 20",
+)
 NEW_SHARES = (0.33, 0.5, 0.67)  # of what the memory's statistics are of
 
 
@@ -66,9 +77,9 @@ class Growing(Average):
 class SinceArrivals(Average):
     """The horizon is a fraction of the steps since a class last arrived."""
 
-    def __init__(self, trainer: Any, fraction: float) -> None:
+    def __init__(self, trainer: Any, fraction: float, softly: float = math.inf) -> None:
         super().__init__(trainer, 0.0)
-        self.fraction, self.known = fraction, 0
+        self.fraction, self.softly, self.known = fraction, softly, 0
 
     def rate(self) -> Tensor:
         return (1 / (1 + self.fraction * self.updates)).clamp(min=1 / LONGEST)
@@ -76,7 +87,7 @@ class SinceArrivals(Average):
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
         if int(seen.sum()) > self.known:
             self.known = int(seen.sum())
-            self.updates.zero_()
+            self.updates *= max(0.0, 1 - self.softly * int(new.sum()) / self.known)
 
 
 class Both(nn.Module):
@@ -102,6 +113,10 @@ def with_averages(kind: type) -> type:
                 **{f"growing {grow}": Growing(trainer, grow) for grow in GROWING},
                 **{f"growing 16 to {most}": Growing(trainer, 16, most) for most in LIMITS},
                 **{f"arrivals {part}": SinceArrivals(trainer, part) for part in FRACTIONS},
+                **{
+                    f"arrivals 0.25, softly {times}": SinceArrivals(trainer, 0.25, times)
+                    for times in SOFTLY
+                },
             }
             for number, one in enumerate(self.averages.values()):
                 setattr(self, f"average_{number}", one)
@@ -115,6 +130,9 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     is_new = learner.new[learner.store.y[:held]]
     slots = {"memory's norms": evenly(torch.arange(held, device=learner.where), NORMALISED_BY)}
     slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
+    new, seen = int(learner.new.sum()), int(learner.seen.sum())
+    odds = min(2.0, CAP * new / max(1, seen - new))
+    slots["capped"] = partly_new(is_new, odds / (1 + odds))
     made = {}
     for what, which in slots.items():
         inputs = learner.views.normalise(learner.store.x[which])
@@ -124,18 +142,22 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
 
 
 class Scores(Listener):
-    """At every point, the accuracy of every average on the classes seen so far."""
+    """At equally spaced points and at the end, the accuracy of every average on the classes seen so
+    far: not at the ends of tasks, of which there may be many."""
 
     essential = True
 
-    def __init__(self, dataset: Any) -> None:
-        self.x, self.y = dataset.test_x, dataset.test_y
+    def __init__(self, stream: Any, every: int) -> None:
+        self.x, self.y = stream.dataset.test_x, stream.dataset.test_y
+        self.steps, self.every = len(stream), every
         self.points: list[dict[str, Any]] = []
 
     def started(self, run: Any) -> None:
         self.learner = run.learner
 
     def scored(self, point: Any) -> None:
+        if point.step % self.every and point.step < self.steps:
+            return
         learner = self.learner
         known = torch.isin(self.y, torch.tensor(learner.classes))
         x, y, base = self.x[known], self.y[known], learner.snapshot()
@@ -167,6 +189,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--class-order", default="natural")
+    parser.add_argument("--tasks", type=int)
     parser.add_argument("--preset", default=Job.preset)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--validation", type=float, default=0.1)
@@ -178,12 +201,12 @@ def main() -> None:
     supplies = Supplies()
     stream, plain = job.make(supplies.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
-    scores = Scores(stream.dataset)
+    every = job.score_every(stream) or len(stream)
+    scores = Scores(stream, every)
     with computing(job.threads, job.deterministic):
-        every = job.score_every(stream)
         for tick in evaluate(learner, stream, every=every, listeners=[scores]):
             last = tick
-    spaced = [point for point in scores.points if every and point["step"] % every == 0]
+    spaced = [point for point in scores.points if point["step"] % every == 0]
     names = scores.points[0]["accuracy"]
     summary = {
         name: {
