@@ -20,7 +20,7 @@ points (any-time), and the accuracy at every one of these points and at the end.
     arrivals 0.25, memory's norms   BatchNorm has the statistics of what the memory holds, in which
                                     all classes have their shares, not those of what was trained on
     arrivals 0.25, 0.5 new    the same, but half of it counts for the newest task's classes
-    arrivals 0.25, capped     two thirds do, but the odds at most 18 times those of k new classes
+    arrivals 0.25, capped     two thirds do, but no class counts for more than 18 others
     arrivals 0.25, mirrored   the mean of the logits of an image and of its mirror image
 """
 
@@ -44,7 +44,7 @@ from onepass.job import Job
 from onepass.listeners import Listener
 from onepass.nets import normalises, renormalised
 from onepass.record import surroundings
-from onepass.replay import NORMALISED_BY, WithMemory, evenly, partly_new
+from onepass.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
 from onepass.supplies import Supplies
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -52,7 +52,6 @@ GROWING = (16,)
 LIMITS = (100,)  # of the horizon of `growing 16`, in steps
 FRACTIONS = (0.25, 1.0)  # of the time since a class arrived
 SOFTLY = (10, 20)
-CAP = 18
 PAIRS = (("0.98", "0.998"),)
 REFINED = (  # scored by other statistics and by mirror images too
     "growing 16",
@@ -130,9 +129,8 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     is_new = learner.new[learner.store.y[:held]]
     slots = {"memory's norms": evenly(torch.arange(held, device=learner.where), NORMALISED_BY)}
     slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
-    new, seen = int(learner.new.sum()), int(learner.seen.sum())
-    odds = min(2.0, CAP * new / max(1, seen - new))
-    slots["capped"] = partly_new(is_new, odds / (1 + odds))
+    known = len(learner.classes)
+    slots["capped"] = partly_new(is_new, new_share(known - int(learner.new.sum()), known))
     made = {}
     for what, which in slots.items():
         inputs = learner.views.normalise(learner.store.x[which])

@@ -13,7 +13,9 @@ from onepass.memory import Reservoir, Store
 from onepass.nets import normalises, renormalised
 from onepass.parts import Images, Part
 
-NORMALISED_BY, NEW_SHARE = 1000, 2 / 3  # samples, of which so many are new: see results/norms.md
+NORMALISED_BY = 1000  # samples; these numbers were chosen in results/norms.md
+NEW_ODDS = 2  # so many of the newest classes to one of the others,
+MOST = 18  # but no class counts for more than so many others
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,8 +28,9 @@ class WithMemory(Learner):
         How many samples are kept.
     norms
         What BatchNorm predicts with: the `running` statistics of training, or those of a thousand
-        samples of the `memory` as they are, two thirds of them of the newest task's classes. The
-        network is shown these whenever scores follow a step; training does not notice.
+        samples of the `memory` as they are, two thirds of them of the newest task's classes (less
+        where these are not a tenth of all: a class counts for at most 18 others). The network is
+        shown these whenever scores follow a step; training does not notice.
     """
 
     memory: int = 1000
@@ -56,7 +59,8 @@ class WithMemory(Learner):
             return self.answering
         x = torch.cat([one.x[: int(one.size)] for one in self.stores.values()])
         y = torch.cat([one.y[: int(one.size)] for one in self.stores.values()])
-        x = x[partly_new(self.newest.among(y))]
+        share = new_share(int(self.newest.first), len(self.classes))
+        x = x[partly_new(self.newest.among(y), share)]
         self.spend("scores", Images(trained=0, scored=len(x)))
         return renormalised(self.answering, self.model, self.views.normalise(x))
 
@@ -79,7 +83,13 @@ class Newest(Part):
         return y >= self.first
 
 
-def partly_new(is_new: Tensor, share: float = NEW_SHARE) -> Tensor:
+def new_share(old: int, known: int) -> float:
+    """How much of the statistics is of the newest classes, if so many of those known are older."""
+    odds = min(NEW_ODDS, MOST * (known - old) / max(1, old))
+    return odds / (1 + odds)
+
+
+def partly_new(is_new: Tensor, share: float) -> Tensor:
     """A thousand places among samples that are new or not (a mask, n): a share of them new, the
     rest not; all of one kind if there is no other, and none of no samples."""
     places = torch.arange(len(is_new), device=is_new.device)

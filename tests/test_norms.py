@@ -8,7 +8,7 @@ from torch import nn
 
 import onepass
 from onepass import ER, GSA, Finetune, RainbowRT, files
-from onepass.replay import NEW_SHARE
+from onepass.replay import new_share
 
 OLD, NEW = [[0, 1] * 6] * 2, [[2, 3] * 6] * 2
 
@@ -31,19 +31,32 @@ def moments(x, weight):
     return mean, (weight.unsqueeze(1) * (x - mean) ** 2).sum(dim=0)
 
 
+MANY = [list(range(first, first + 12)) for first in (0, 12, 24)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "average"),
-    [(ER, None), (ER, "growing"), (RainbowRT, None)],  # whose running task is kept apart
+    ("kind", "average", "old", "new", "share"),
+    [
+        (ER, None, OLD, NEW, 2 / 3),
+        (ER, "growing", OLD, NEW, 2 / 3),
+        (RainbowRT, None, OLD, NEW, 2 / 3),  # whose running task is kept apart
+        pytest.param(ER, None, MANY, [[36] * 6], 1 / 3, id="one class counts for at most 18"),
+    ],
 )
-def test_two_thirds_of_the_statistics_are_of_the_newest_classes(kind, average):
-    learner = small(kind, net=Normed(), memory=40, norms="memory", average=average)
-    learned(learner, far_apart([*OLD, BOUNDARY, *NEW]))
+def test_two_thirds_of_the_statistics_are_of_the_newest_classes(kind, average, old, new, share):
+    learner = small(kind, net=Normed(), memory=50, norms="memory", average=average)
+    learned(learner, far_apart([*old, BOUNDARY, *new]))
     held = learner.kept
-    is_new = torch.tensor([label >= 2 for label in held.y.tolist()])
-    weight = torch.where(is_new, NEW_SHARE / is_new.sum(), (1 - NEW_SHARE) / (~is_new).sum())
+    is_new = torch.isin(held.y, torch.tensor(new))
+    weight = torch.where(is_new, share / is_new.sum(), (1 - share) / (~is_new).sum())
     # a thousand slots are not a multiple of what is held: some count once more than others
     for got, expected in zip(statistics(learner), moments(held.x, weight), strict=True):
         torch.testing.assert_close(got, expected, rtol=0.02, atol=0.2)
+
+
+@pytest.mark.parametrize(("old", "new", "share"), [(90, 10, 2 / 3), (198, 2, 2 / 13)])
+def test_how_much_the_newest_count_on_cifar100_and_on_tinyimagenet(old, new, share):
+    assert new_share(old, old + new) == pytest.approx(share)
 
 
 def test_a_boundary_changes_nothing_before_new_classes_have_come(tmp_path):
