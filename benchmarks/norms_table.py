@@ -13,13 +13,14 @@ from typing import Any
 
 from onepass.report.formats import Cell, Table, markdown
 
-PREDICTS = {"er": "growing 16"}  # the average that the preset predicts with; `arrivals` for others
+PREDICTS = {"er": "growing 16", "derpp": "growing 16"}  # as the preset; `arrivals` for others
 COLUMNS = {
     "running": [""],
     "memory": [", memory's norms"],
     "1/3 new": [", 0.33 new"],
     "1/2 new": [", 0.5 new", ", half new"],  # by a thousand samples, by all that are held
     "2/3 new": [", 0.67 new"],
+    "at most 18": [", capped"],
     "mirrored": [", mirrored"],
 }
 HIDDEN = ("precision", "norms")  # training knows nothing of norms
@@ -42,6 +43,7 @@ def found(line: Line) -> dict[str, dict[str, float]]:
 def of_run(line: Line) -> list[str]:
     more = ", shuffled" if line["class_order"] == "shuffled" else ""
     more += f", seed {line['seed']}" if line["seed"] else ""
+    more += f", {line['tasks']} tasks" if line.get("tasks") else ""
     data = f"{line['method']}, {line['dataset']}, M={line['memory']}{more}"
     chosen = [f"{key}={value}" for key, value in line["settings"].items() if key not in HIDDEN]
     scored = found(line)
@@ -83,6 +85,7 @@ def main() -> None:
     gains = [
         mean(scored["mirrored"].values()) - mean(as_trained.values())
         for scored in map(found, lines)
+        if "mirrored" in scored
         for as_trained in [scored.get("running") or scored["X^mix"]]
     ]
     print(f"Mirror images gain {mean(gains):.2f} on average, {min(gains):.2f} to {max(gains):.2f}.")
