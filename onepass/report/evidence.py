@@ -314,28 +314,28 @@ def distance(one: Course, other: Course) -> float:
 
 FIG7: tuple[Claim[Trio], ...] = (
     Claim(
-        "6.3",
+        "6.2",
         "the GSA-CE loss reduces the imbalance of A-PN",
         "mean |A-PN + 1| with it less that without it",
         lambda trio: imbalance(trio.adaptive.a_pn) - imbalance(trio.plain.a_pn),
         below=0,
     ),
     Claim(
-        "6.3",
+        "6.2",
         "by lowering the A-PN rates that are bigger than -1",
         "mean change of classes with a mean of both rates above -1",
         falls,
         below=0,
     ),
     Claim(
-        "6.3",
+        "6.2",
         "and raising those that are smaller",
         "mean change of classes with a mean of both rates below -1",
         rises,
         above=0,
     ),
     Claim(
-        "6.3",
+        "6.2",
         "and makes the curve more similar to that of joint training",
         "mean distance to it, class by class, with the loss less that without it",
         lambda trio: distance(trio.adaptive, trio.joint) - distance(trio.plain, trio.joint),
