@@ -144,6 +144,13 @@ def drop(course: Course, name: Literal["p", "n"]) -> float:
     return course.mean_gradient(name, last, last) / first if first else math.nan
 
 
+def drop_of_each(course: Course) -> float:
+    """As `drop` of N, for each sample: in a balanced batch classes have fewer of them with every
+    task, and N falls by that alone."""
+    first = course.mean_pull(0)
+    return course.mean_pull(course.tasks - 1) / first if first else math.nan
+
+
 def ahead(course: Course) -> float:
     """By how many points the last task is ahead of the others, on average."""
     *others, last = course.result.accuracy_matrix[-1]
@@ -214,6 +221,13 @@ FIG3: tuple[Claim[Course], ...] = (
         "negative gradients on the current classes get less",
         "N(T, L(T)) / N(1, L(1))",
         lambda course: drop(course, "n"),
+        below=1,
+    ),
+    Claim(
+        "4.2 (2)",
+        "since earlier tasks make new classes easier to learn",
+        "the same for each sample of these classes, of which the last task's have fewer",
+        drop_of_each,
         below=1,
     ),
     Claim(

@@ -13,13 +13,15 @@ from onepass.report.evidence import Claim, Trio, rank_correlation
 
 
 def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=()):
-    """Of tasks of one class each: P and N(t, c) by rows, and A-PN after the last task."""
+    """Of tasks of one class each, which has half of the hundred samples in its task: P and N(t, c)
+    by rows, and A-PN after the last task."""
     ends = []
     for p, n in zip(pushed_down, pulled_up, strict=True):
         rates = [down / up if up else None for down, up in zip(p, n, strict=True)]
         by_class = {"p": p, "n": n, "pn": rates, "a_pn": a_pn}
         told = {name: labelled(values) for name, values in by_class.items()}
-        ends.append({**told, "pn_of_tasks": rates})
+        own = {**dict.fromkeys(labelled(p), 0), str(len(p) - 1): 50}
+        ends.append({**told, "pn_of_tasks": rates, "samples": 100, "own": own})
     made = Course(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
     made.__dict__["ends"] = ends
     return made
@@ -47,7 +49,7 @@ OPPOSITE = course(
     class_accuracy=[80, 70, 30, 10],
 )
 OF_FIG1 = [1, -1, -1, 1]
-OF_FIG3 = [0, 1, 0.8 - 0.4, 0.5, 0.1 / 0.5, -0.4, -0.2, 52 - 155 / 3]
+OF_FIG3 = [0, 1, 0.8 - 0.4, 0.5, 0.5, 0.1 / 0.5, -0.4, -0.2, 52 - 155 / 3]
 
 
 def judged(claims, one):
@@ -137,6 +139,15 @@ def test_classes_without_a_gradient_of_one_sign():
     assert math.isnan(found.pn(0, 0)) and found.pn(2, 1) == -math.inf
     assert math.isnan(evidence.drop(found, "n")) and math.isnan(evidence.drop(found, "p"))
     assert evidence.share_suppressed(found) == 1
+
+
+def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples():
+    """The last class has half the gradient of the first one, of a quarter of its samples."""
+    found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.5, -0.5)))
+    found.ends[-1]["n"]["3"], found.ends[-1]["own"]["3"] = -0.25, 12.5
+    assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 2.0)
+    del found.ends[-1]["own"]  # a line of an older version
+    assert math.isnan(evidence.drop_of_each(found))
 
 
 @pytest.mark.parametrize(
