@@ -17,7 +17,14 @@ from onepass.result import Result
 CLOSE = 0.1  # a rate that is so near to -1 is called balanced
 MOST = 0.9  # a share that is called all of it
 MUCH = 1.5  # a ratio that is called much higher
+NONE = 0.1  # a rank correlation that is so near to 0 is called none
 SURE = 0.975  # either side of an interval of 95 %
+HOW = (
+    "Measured: the mean over seeds ± its standard error (how many; what it has to be). Undecided: "
+    "the bound is inside of the mean's confidence interval of 95 % (Student's t), or a rank "
+    f"correlation is nearer to 0 than {NONE:g}. One run has no interval: its verdict is about it "
+    "alone."
+)
 Of = TypeVar("Of")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
 
@@ -42,10 +49,10 @@ class Claim(Generic[Of]):
     of: Callable[[Of], float]
     above: float | None = None
     below: float | None = None
+    near: float = 0.0  # what is nearer to the bound lies on neither side of it
 
     def judged(self, runs: str, of_all: Sequence[Of]) -> Observation:
-        """By the mean; undecided if the bound is inside of its confidence interval of 95 %, by
-        Student's t. Of one run there is none: what it says is said of that run."""
+        """As `HOW` says."""
         found = [value for one in of_all if math.isfinite(value := self.of(one))]
         if not found:
             return Observation(self.where, self.says, runs, self.number, "not measured")
@@ -58,7 +65,8 @@ class Claim(Generic[Of]):
             f"{self.number}: {middle:.3g}{spread} ({'one run' if n == 1 else f'n={n}'}; {wanted})"
         )
         verdict: Verdict = "confirmed" if sign * (middle - bound) > 0 else "contradicted"
-        if n > 1 and abs(middle - bound) < error * float(student_t.ppf(SURE, n - 1)):
+        interval = error * float(student_t.ppf(SURE, n - 1)) if n > 1 else 0.0
+        if abs(middle - bound) < max(interval, self.near):
             verdict = "undecided"
         return Observation(self.where, self.says, runs, measured, verdict)
 
@@ -171,6 +179,7 @@ FIG1 = (
         "rank correlation of PN(t, t') with t > t', mean over t'",
         trend_of_pn,
         below=0,
+        near=NONE,
     ),
     Claim(
         "4.1 (1)",
@@ -178,6 +187,7 @@ FIG1 = (
         "rank correlation of |N(t, L(t'))| with t > t', mean over t'",
         trend_of_pull,
         below=0,
+        near=NONE,
     ),
     Claim(
         "4.1 (2)",
@@ -185,6 +195,7 @@ FIG1 = (
         "rank correlation of PN(t, t') and the accuracy on t', mean over t'",
         accuracy_follows,
         above=0,
+        near=NONE,
     ),
 )
 FIG3_JOINT: Claim[Course] = Claim(
@@ -208,6 +219,7 @@ FIG3: tuple[Claim[Course], ...] = (
         "rank correlation of |PN(t, t) + 1| with t",
         newest_gets_worse,
         above=0,
+        near=NONE,
     ),
     Claim(
         "4.2 (2)",
@@ -243,6 +255,7 @@ FIG3: tuple[Claim[Course], ...] = (
         "rank correlation of A-PN and accuracy over classes",
         lambda course: rank_correlation(course.a_pn, course.class_accuracy),
         below=0,
+        near=NONE,
     ),
     Claim(
         "4.2 (3)",

@@ -165,12 +165,12 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
         )
     with mpl.rc_context(STYLE):
         found = PAPER_FIGURES[what](results, output)
-    text = as_markdown(found)
+    text = as_markdown(found, [] if what == "proposition1" else [("", evidence.HOW)])
     write_text(beside, text)
     return text
 
 
-def as_markdown(found: Sequence[Observation]) -> str:
+def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] = ()) -> str:
     """A table with a line for each observation."""
     return markdown(
         Table(
@@ -179,6 +179,7 @@ def as_markdown(found: Sequence[Observation]) -> str:
                 [one.where, one.claim, one.runs, one.measured, Cell(one.verdict, rank=1)]
                 for one in found
             ],
+            notes=notes,
         )
     )
 

@@ -170,6 +170,19 @@ def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
     assert down.judged("runs", values).verdict == verdict
 
 
+@pytest.mark.parametrize("values", [[0.05], [-0.05], [0.05, 0.06, 0.07]])
+def test_a_correlation_near_zero_is_none(values):
+    """However sure it is, and of one run above all."""
+    claim = Claim("x", "it rises", "number", float, above=0, near=evidence.NONE)
+    assert claim.judged("runs", values).verdict == "undecided"
+    assert claim.judged("runs", [4 * value for value in values]).verdict != "undecided"
+
+
+def test_every_sentence_that_is_judged_by_a_correlation_has_room_for_none():
+    for claim in evidence.FIG1 + evidence.FIG3 + evidence.FIG7 + evidence.LOSSES:
+        assert (claim.near > 0) == ("rank correlation" in claim.number), claim.says
+
+
 def test_a_correlation_is_scipys_and_takes_infinity_for_the_lowest():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 30)).tolist()

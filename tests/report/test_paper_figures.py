@@ -74,6 +74,7 @@ def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
     assert done.out == f"{beside}\n{output}\n"
     found = rows(beside)
     assert len(found) == FIGURES[what]
+    assert ("± its standard error" in beside) == (what != "proposition1")
     for where, _, of, measured, verdict in found:
         assert where[0] in "456" and of.startswith("synthetic, M=100, adam")
         verdicts = ("confirmed", "contradicted", "undecided", "not measured")
