@@ -132,6 +132,15 @@ def test_where_nothing_was_measured_nothing_is_confirmed():
         assert claim.judged("runs", [silent]).verdict == "not measured", claim.number
 
 
+def test_a_task_that_is_being_learned_is_no_old_one():
+    """Its rate and its accuracy are the highest, whatever they do afterwards: here the opposite."""
+    rates = [[-1.0], [-4.0, -1.0], [-3.0, -4.0, -1.0], [-2.0, -3.0, -4.0, -1.0]]
+    ones = [[-1.0] * len(row) for row in rates]
+    accuracy = [[99, None, None, None], [80, 99, None, None], [70, 80, 99, None], [60, 70, 80, 99]]
+    found = course([[-rate for rate in row] for row in rates], ones, accuracy=accuracy)
+    assert evidence.accuracy_follows(found) == evidence.trend_of_pn(found) * -1 == -1
+
+
 def test_classes_without_a_gradient_of_one_sign():
     """The first has no rival in its task, and nothing to compare with later; the second is pulled
     up by nothing in the last, and no rate is lower."""
