@@ -208,6 +208,13 @@ FIG3_JOINT: Claim[Course] = Claim(
 )
 FIG3: tuple[Claim[Course], ...] = (
     Claim(
+        "4.2",
+        "gradients are out of balance even where every class has the same share of the samples",
+        "mean |A-PN + 1|",
+        lambda course: imbalance(course.a_pn),
+        above=CLOSE,
+    ),
+    Claim(
         "4.2 (1)",
         "all classes are balanced while the first task is learned",
         "mean |PN(1, c) + 1|",
