@@ -21,9 +21,9 @@ NONE = 0.1  # a rank correlation that is so near to 0 is called none
 SURE = 0.975  # either side of an interval of 95 %
 HOW = (
     "Measured: the mean over seeds ± its standard error (how many; what it has to be). Undecided: "
-    "the bound is inside of the mean's confidence interval of 95 % (Student's t), or a rank "
-    f"correlation is nearer to 0 than {NONE:g}. One run has no interval: its verdict is about it "
-    "alone."
+    "the mean is on the bound, the bound is inside of the mean's confidence interval of 95 % "
+    f"(Student's t), or a rank correlation is nearer to 0 than {NONE:g}. One run has no interval: "
+    "its verdict is about it alone."
 )
 Of = TypeVar("Of")
 Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
@@ -66,7 +66,7 @@ class Claim(Generic[Of]):
         )
         verdict: Verdict = "confirmed" if sign * (middle - bound) > 0 else "contradicted"
         interval = error * float(student_t.ppf(SURE, n - 1)) if n > 1 else 0.0
-        if abs(middle - bound) < max(interval, self.near):
+        if abs(middle - bound) <= max(interval, self.near):
             verdict = "undecided"
         return Observation(self.where, self.says, runs, measured, verdict)
 

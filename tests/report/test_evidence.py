@@ -169,6 +169,7 @@ def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples()
         ([0.5, -0.4], "undecided"),
         ([0.5, 0.9, 0.1], "undecided"),  # t(2) = 4.3 standard errors
         ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
+        ([0.0], "undecided"),  # as 9 of 10 pairs are to a bound of 0.9
         ([math.nan], "not measured"),
     ],
 )
