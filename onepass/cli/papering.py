@@ -76,7 +76,7 @@ def paper_(
     costs = Costs([one.result for one in entries if one.result])
     complete(entries, How(folder, True), costs, tally, jobs=jobs, where=f"; in {folder}")
     results = {of: _finished(some, folder) for of, some in planned.items()}
-    _write(results, out, _heading(name, seeds, quick=quick, ocm=ocm))
+    _write(results, out, _heading(name, planned, seeds, quick=quick, ocm=ocm))
     if tally.failed:
         raise typer.Exit(1)
 
@@ -86,16 +86,25 @@ def _finished(planned: list[Planned], folder: Path) -> list[Result]:
     return [one for one in found if one is not None]
 
 
-def _heading(dataset: str, seeds: int, *, quick: bool, ocm: bool) -> str:
+def _heading(
+    dataset: str, planned: dict[str, list[Planned]], seeds: int, *, quick: bool, ocm: bool
+) -> str:
     options = ["--quick"] if quick else ["--dataset", dataset]
     options += ["--seeds", str(seeds)] if seeds > 1 else []
     options += ["--ocm"] if ocm else []
     return HEADING.format(
         dataset=dataset,
-        memory=paper.MEMORY[dataset],
+        memory=_memories(planned, paper.MEMORY[dataset]),
         seeds="one seed" if seeds == 1 else f"{seeds} seeds",
         command=" ".join(["onepass paper", *options]),
     )
+
+
+def _memories(planned: dict[str, list[Planned]], usual: int) -> str:
+    """How many samples are kept, and where it is another number."""
+    others = {of: one.job.memory for of, some in planned.items() for one in some}
+    told = [f"{memory} in {of}" for of, memory in others.items() if memory != usual]
+    return f"{usual} ({', '.join(told)})" if told else str(usual)
 
 
 def _write(results: dict[str, list[Result]], out: Path, heading: str) -> None:

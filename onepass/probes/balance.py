@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
-from onepass.parts import Label, Step
+from onepass.parts import Label, Output, Step
 from onepass.probes.registry import probe
 from onepass.scoring import Point
 
@@ -26,9 +27,10 @@ class BalanceProbe(Listener):
     `history` holds PN(t, c) by label for each task that has been followed by another. A run records
     one line whenever it is scored, and one at the end of each task of the stream (`ended`): the
     number of the task, how many batches had been learned, how many `samples` were trained in this
-    task (stream and replay), `p`, `n`, `pn` and `a_pn` by label, and `pn_of_tasks`, PN(t, t') of
-    each task so far. A rate is null where it is not a finite number: the class has had no gradient
-    of one sign. Of a method that `repeats` its steps the last one on each batch counts.
+    task (stream and replay), `own`, how many of them were of each class, `p`, `n`, `pn` and `a_pn`
+    by label, and `pn_of_tasks`, PN(t, t') of each task so far. A rate is null where it is not a
+    finite number: the class has had no gradient of one sign. Of a method that `repeats` its steps
+    the last one on each batch counts.
 
     >>> import onepass
     >>> probe = BalanceProbe()
@@ -41,6 +43,7 @@ class BalanceProbe(Listener):
     """
 
     sums: Balance | None = None
+    own: Tensor | None = None  # (C); none in a run that began before these were counted
     task: int = 0
     steps: int = 0
     labels: list[Label] = field(default_factory=list)
@@ -51,21 +54,26 @@ class BalanceProbe(Listener):
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:
             self.sums = _restored(self.sums.state_dict(), run.learner.where)
+            self.own = None if self.own is None else self.own.to(run.learner.where)
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
         if self.sums is None:
             self.sums = Balance(len(learner.seen), learner.where)
+            self.own = torch.zeros_like(self.sums.positive)
             self.task = learner.task
         if learner.task != self.task:
             self.history.append(self.pn())
             self.sums.new_task()
+            self.own = None if self.own is None else torch.zeros_like(self.own)
             self.task = learner.task
         self.steps += 1
         self.labels = learner.classes
         if len(learner.seen) > self.sums.sums.shape[-1]:
             self.sums.grow(len(learner.seen))
         self.sums.update([] if step.together is None else [step.together], learner.seen)
+        if self.own is not None:
+            self.own = _counted(self.own, step.together, len(learner.seen))
 
     def scored(self, point: Point) -> None:
         if not point.boundary:
@@ -80,6 +88,8 @@ class BalanceProbe(Listener):
         told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
         of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
         where = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
+        if self.own is not None:
+            told = {"own": {str(k): int(n) for k, n in self._by_label(self.own).items()}, **told}
         self.say({**where, **told, "pn_of_tasks": of_tasks})
 
     def pn(self) -> dict[Label, float]:
@@ -98,13 +108,15 @@ class BalanceProbe(Listener):
     def state_dict(self) -> dict[str, Any]:
         kept = {"task": self.task, "steps": self.steps, "labels": self.labels}
         sums = None if self.sums is None else self.sums.state_dict()
-        return {**kept, "history": self.history, "sums": sums}
+        own = None if self.own is None else self.own.clone()
+        return {**kept, "history": self.history, "sums": sums, "own": own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.task, self.steps = state["task"], state["steps"]
         self.labels, self.history = list(state["labels"]), list(state["history"])
         if state["sums"] is not None:
             self.sums = _restored(state["sums"], torch.device("cpu"))
+            self.own = state.get("own")
 
     def _needed(self) -> Balance:
         if self.sums is None:
@@ -119,6 +131,12 @@ def _restored(state: dict[str, Any], where: torch.device) -> Balance:
     sums = Balance(state["sums"].shape[-1], where)
     sums.load_state_dict(state)
     return sums
+
+
+def _counted(own: Tensor, trained: Output | None, rows: int) -> Tensor:
+    """How many samples of each class there are with these; by then there are so many rows."""
+    grown = F.pad(own, (0, rows - len(own)))
+    return grown if trained is None else grown.index_add(0, trained.y, trained.weight.to(own.dtype))
 
 
 def _told(values: dict[Label, float]) -> dict[str, float | None]:

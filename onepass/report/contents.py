@@ -139,8 +139,7 @@ def _class_map(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
     values = _mean_map(each or ends, room)
     if values is None:
         return None
-    tasks = runs[0].tasks if all(run.tasks == runs[0].tasks for run in runs) else []
-    of_class = {label: task for task, group in enumerate(tasks) for label in group}
+    of_class = _task_of_class(runs)
     order = sorted(range(len(values)), key=lambda label: (of_class.get(label, 0), label))
     names = runs[0].class_names
     return {
@@ -149,6 +148,13 @@ def _class_map(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
         "values": [values[one] for one in order],
         "only_end": not each,
     }
+
+
+def _task_of_class(runs: Sequence[Recorded]) -> dict[int, int]:
+    """The task in which each class comes, if it is the same one for all seeds."""
+    shared = all(run.tasks == runs[0].tasks for run in runs)
+    tasks = runs[0].tasks if shared else []
+    return {label: task for task, group in enumerate(tasks) for label in group}
 
 
 def _by_class(points: Sequence[Point]) -> Map:
@@ -200,7 +206,7 @@ def _balance(runs: Sequence[Recorded], room: int) -> dict[str, Any] | None:
     pn = _mean_map(over_time, room)
     if pn is None:
         return None
-    labels = _in_order({label for one in per_class for label in one})
+    labels = _in_order({label for one in per_class for label in one}, _task_of_class(runs))
     means = [_mean(_rates([one.get(label) for one in per_class])) for label in labels]
     names = runs[0].class_names
 
@@ -222,9 +228,15 @@ def _rates(found: Any) -> list[float | None]:
     return [one if isinstance(one, int | float) else None for one in known]
 
 
-def _in_order(labels: set[str]) -> list[str]:
-    """Numbers by their size, then words."""
-    return sorted(labels, key=lambda one: (not one.isdecimal(), len(one) * one.isdecimal(), one))
+def _in_order(labels: set[str], of_class: dict[int, int]) -> list[str]:
+    """As they came, task by task; inside of one numbers by their size, then words."""
+    tasks = {str(label): task for label, task in of_class.items()}
+
+    def place(one: str) -> tuple[int, bool, int, str]:
+        number = one.isdecimal()
+        return tasks.get(one, len(tasks)), not number, len(one) * number, one
+
+    return sorted(labels, key=place)
 
 
 # ---- one run

@@ -89,6 +89,15 @@ class Course:
         """P or N(t, L(t')): the mean over the classes of a task."""
         return mean_of_numbers([number(self.ends[t][name][label]) for label in self.labels[of]])
 
+    def mean_pull(self, t: int) -> float:
+        """The mean of 1 - p over the samples of the classes of task t in their own task: by how
+        much each pulls its class up, however many there are. Not a number if they were not counted,
+        by an older version."""
+        end, classes = self.ends[t], self.labels[t]
+        count = sum(end["own"][label] for label in classes) if "own" in end else 0
+        pull = -sum(number(end["n"][label]) for label in classes) * end["samples"] if count else 0.0
+        return pull / count if count else math.nan
+
     def rates_of_first_task(self) -> list[float]:
         return [number(rate) for rate in self.ends[0]["pn"].values()]
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -18,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from onepass.errors import InputError
 from onepass.files import write_text
 from onepass.report import evidence, proposition
-from onepass.report.courses import Course
+from onepass.report.courses import Course, mean_of_numbers
 from onepass.report.evidence import Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.report.formats import Cell, Table, markdown
@@ -26,6 +27,7 @@ from onepass.result import Result
 from onepass.words import plain
 
 SHOWN_TASKS = 4
+TITLE = 60  # letters as wide as a panel
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
 COLUMNS = ("paper", "it says", "runs", "measured", "verdict")
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
@@ -165,12 +167,12 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
         )
     with mpl.rc_context(STYLE):
         found = PAPER_FIGURES[what](results, output)
-    text = as_markdown(found)
+    text = as_markdown(found, [] if what == "proposition1" else [("", evidence.HOW)])
     write_text(beside, text)
     return text
 
 
-def as_markdown(found: Sequence[Observation]) -> str:
+def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] = ()) -> str:
     """A table with a line for each observation."""
     return markdown(
         Table(
@@ -179,6 +181,7 @@ def as_markdown(found: Sequence[Observation]) -> str:
                 [one.where, one.claim, one.runs, one.measured, Cell(one.verdict, rank=1)]
                 for one in found
             ],
+            notes=notes,
         )
     )
 
@@ -202,7 +205,7 @@ def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Settin
     for (dataset, *_), inside in panels.items():
         if joint and all(result.tasks > 1 for result in inside):
             raise InputError(f"there is no run of joint training on {dataset} beside the others")
-    return {setting: named_groups(inside) for setting, inside in panels.items()}
+    return {setting: named_groups(inside) for setting, inside in sorted(panels.items())}
 
 
 def _setting(result: Result) -> Setting:
@@ -256,8 +259,13 @@ def _sheet(rows: int, columns: int) -> tuple[Figure, Any]:
 
 def _finish(figure: Figure, output: Path) -> None:
     for axes in figure.axes:
-        axes.title.set_fontsize(9)
+        axes.set_title(fill(axes.get_title(), TITLE), fontsize=9)
     save(figure, output)
+
+
+def _whole_numbers(axes: Axes) -> None:
+    """Ticks in steps that tasks and classes come in: not 15, 30, 45 of a hundred classes."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def _over_tasks(
@@ -276,7 +284,7 @@ def _over_tasks(
         ]
         _band(axes, curves, colour, f"task {of + 1}", edge, marker="o", markersize=3)
     axes.set_xlabel("tasks learned")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _whole_numbers(axes)
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -309,8 +317,9 @@ def _by_class(axes: Axes, panel: Panel) -> None:
         axes.plot(values, ".", color=colour, alpha=0.5, markersize=5)
         axes.plot(_moving_average(values), color=colour, label=name)
     axes.axhline(-1, color="0.4", linewidth=0.8)
-    axes.set(xlabel="class, in order of arrival", ylabel="A-PN after the last task")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    told = f"class, in order of arrival (lines: moving average over {2 * _half(len(order)) + 1})"
+    axes.set(xlabel=told, ylabel="A-PN after the last task")
+    _whole_numbers(axes)
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -319,12 +328,13 @@ def _against_accuracy(axes: Axes, panel: Panel) -> None:
         courses = _courses(runs)
         rates = [rate for course in courses for rate in course.a_pn]
         scores = [score for course in courses for score in course.class_accuracy]
-        correlation = evidence.rank_correlation(rates, scores)
-        label = f"{name}: rank correlation {correlation:.2f}"
+        each = [evidence.rank_correlation(one.a_pn, one.class_accuracy) for one in courses]
+        label = f"{name}: rank correlation {mean_of_numbers(each):.2f}"
         axes.scatter(rates, scores, s=10, alpha=0.6, linewidths=0, color=colour, label=label)
     axes.axvline(-1, color="0.4", linewidth=0.8)
     axes.set(xlabel="A-PN of a class", ylabel="its accuracy (%)", ylim=(-2, 102))
-    axes.legend(frameon=False, fontsize=8)
+    # above the panel: inside of it the dots of a legend look like classes
+    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def _order(panel: Panel) -> list[str]:
@@ -348,9 +358,14 @@ def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:
     return {label: float(np.mean(rates)) for label, rates in found.items()}
 
 
+def _half(classes: int) -> int:
+    return max(1, classes // 20)
+
+
 def _moving_average(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Over a tenth of the classes, fewer at the ends; classes without a rate do not count."""
-    half = max(1, len(values) // 20)
+    """Over a tenth of the classes, at least three, fewer at the ends; classes without a rate do not
+    count."""
+    half = _half(len(values))
     pieces = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
     return np.array(
         [np.nanmean(piece) if not np.isnan(piece).all() else math.nan for piece in pieces]

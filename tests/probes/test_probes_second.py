@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -72,18 +72,20 @@ def ratio(up, down):
 def test_rates_are_those_of_a_second_computation(watched):
     steps, lines, labels = watched
     lines = {line["step"]: line for line in lines["balance"]}
-    sums, task, samples = Sums(), 0, 0
+    sums, task, samples, own = Sums(), 0, 0, Counter()
     for number, (now, seen, _, batches, _) in enumerate(steps, 1):
         if now != task:
             sums.new_task()
-            task, samples = now, 0
+            task, samples, own = now, 0, Counter()
         for batch in batches:
             sums.add(batch, seen)
             samples += sum(weight != 0 for *_, weight in batch)
+            own.update(y for _, y, weight in batch if weight)
         if number not in lines:
             continue
         line = lines.pop(number)
         assert (line["task"], line["samples"]) == (task, samples)
+        assert line["own"] == {str(labels[c]): own[c] for c in seen}
         for c in seen:
             label = str(labels[c])
             up, down = sums.task_positive[c], sums.task_negative[c]

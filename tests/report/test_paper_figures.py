@@ -57,7 +57,13 @@ def rows(text):
     return [line.replace("\\|", "/").strip("| ").split(" | ") for line in lines[2:]]
 
 
-FIGURES = {"fig1": 4 * 3, "fig3": 8 * 3 + 1, "fig7": 4, "loss-curves": 2 * 3, "proposition1": 2 * 3}
+FIGURES = {
+    "fig1": 4 * 3,
+    "fig3": 10 * 3 + 1,
+    "fig7": 4,
+    "loss-curves": 2 * 3,
+    "proposition1": 2 * 3,
+}
 
 
 SEVERAL = [pytest.param(what, marks=pytest.mark.slow) for what in FIGURES if what != "fig3"]
@@ -74,6 +80,7 @@ def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
     assert done.out == f"{beside}\n{output}\n"
     found = rows(beside)
     assert len(found) == FIGURES[what]
+    assert ("± its standard error" in beside) == (what != "proposition1")
     for where, _, of, measured, verdict in found:
         assert where[0] in "456" and of.startswith("synthetic, M=100, adam")
         verdicts = ("confirmed", "contradicted", "undecided", "not measured")
@@ -202,6 +209,37 @@ def test_curves_are_drawn_at_their_means_however_low_and_infinity_at_the_edge():
     curves = [{1: -1.0, 2: -9.0, 3: -2.0}, {1: -1.0, 2: -11.0, 3: -math.inf}]
     paper_figures._band(axes, curves, "0", "task 1", edge=-12.0)
     assert axes.lines[0].get_ydata().tolist() == [-1.0, -10.0, -12.0]
+
+
+def test_a_long_title_is_no_wider_than_its_panel(tmp_path):
+    figure, ((axes,),) = paper_figures._sheet(1, 1)
+    chosen = "lr=0.1 optimizer=sgd precision=bf16 replay=10 tasks=20"
+    axes.set_title(f"tiny-imagenet, M=1000, sgd: er {chosen}")
+    paper_figures._finish(figure, tmp_path / "one.png")
+    assert axes.title.get_window_extent().width <= axes.bbox.width
+
+
+@pytest.mark.parametrize(("last", "ticks"), [(99, {0, 20, 40, 60, 80}), (20, {5, 10, 15, 20})])
+def test_ticks_are_where_tasks_of_ten_classes_begin(last, ticks):
+    _, ((axes,),) = paper_figures._sheet(1, 1)
+    axes.plot([0, last], [0, 1])
+    paper_figures._whole_numbers(axes)
+    assert ticks <= set(axes.get_xticks())
+
+
+def test_the_correlation_in_the_picture_is_the_one_of_the_page(monkeypatch):
+    """The mean over seeds; of all their classes together it would be another."""
+    of_seeds = {0: ([-1.0, -2.0, -3.0], [1, 2, 3]), 1: ([-5.0, -6.0, -7.0], [5, 4, 6])}
+
+    def course(run):
+        a_pn, class_accuracy = of_seeds[run.seed]
+        return SimpleNamespace(a_pn=a_pn, class_accuracy=class_accuracy)
+
+    monkeypatch.setattr(paper_figures, "Course", course)
+    axes = Figure().subplots()
+    paper_figures._against_accuracy(axes, {"er": [of_seed(0), of_seed(1)]})
+    (text,) = axes.get_legend().get_texts()
+    assert text.get_text() == "er: rank correlation -0.75"
 
 
 # ---- Proposition 1

@@ -155,6 +155,17 @@ def test_a_row_shows_the_means_over_its_seeds(runs: Path, tmp_path: Path) -> Non
     assert row["balance"]["a_pn"][0] == pytest.approx(mean(last), rel=1e-3)
 
 
+def test_rates_of_classes_stand_in_the_order_in_which_classes_came(tmp_path: Path) -> None:
+    """As their accuracies do: else nobody sees which are new."""
+    asked = (*ON_SYNTHETIC, "--class-order", "shuffled", "--probe", "balance", "--out", tmp_path)
+    record = onepass("run", "er", *asked).record
+    row = row_of(report(tmp_path, to=tmp_path / "page.html"), "er")
+    tasks = json.loads((Path(record["out"]) / "run.json").read_text())["stream"]["classes"]
+    came = [f"class{label}" for group in tasks for label in sorted(group)]
+    assert came != sorted(came)
+    assert row["balance"]["labels"] == row["class_map"]["names"] == came
+
+
 def test_the_confusion_of_tasks_is_that_of_the_learner_at_the_end(runs: Path) -> None:
     folder = runs / "er-synthetic-m100-s0"
     learner, data = package.open(folder / "checkpoint.pt"), load("synthetic")

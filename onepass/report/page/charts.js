@@ -76,17 +76,22 @@ function axes(width, height, x, y) {
   return { picture, across, up, inner };
 }
 
-// Lines over x. A series has a name, points [x, y, deviation?], a colour, and may be dashed.
+// Lines over x. A series has a name, points [x, y, deviation?], a colour, and may be dashed. A
+// level of y is drawn across, and is in sight wherever the lines are.
 function lineChart({ title, note, series, x, y, marks = [] }) {
   const points = series.flatMap((one) => one.points);
   const range = extent(points.map((one) => one[0]), [0, 1]);
-  const [low, high] = extent(points.map((one) => one[1]), [0, 1]);
+  const level = isNumber(y.level) ? [y.level] : [];
+  const [low, high] = extent([...points.map((one) => one[1]), ...level], [0, 1]);
   const heights = y.range ?? [low - (high - low) * 0.04, high + (high - low) * 0.04];
   const drawn = (width) => {
     const height = Math.round(Math.min(380, Math.max(230, width * 0.45)));
     const { picture, across, up, inner } = axes(width, height, { ...x, range }, { range: heights, label: y.label });
     for (const mark of marks.filter((one) => one < range[1])) {
       picture.append(draw("line", { class: "boundary", x1: across(mark), x2: across(mark), y1: MARGIN.top, y2: inner.bottom }));
+    }
+    for (const one of level) {
+      picture.append(draw("line", { class: "level", x1: MARGIN.left, x2: inner.right, y1: up(one), y2: up(one) }));
     }
     for (const one of series) picture.append(...lineOf(one, across, up, x, y));
     return picture;

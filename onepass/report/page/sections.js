@@ -268,13 +268,13 @@ function balanceOf(row) {
   }));
   const made = [make("h3", {}, title), legendOf(series), lineChart({
     title: "PN of the classes of each task", note: "PN(t, t'): positive over negative gradients on the logits of task t' while task t is learned. At \u22121 they balance; below, the logits are pushed down more than up; nearer to 0, up more than down.",
-    series, x: { label: "while task t is learned", whole: true }, y: { label: "PN", digits: 2 },
+    series, x: { label: "while task t is learned", whole: true }, y: { label: "PN", digits: 2, level: -1 },
   })];
   if (labels.length) {
     made.push(lineChart({
-      title: "A-PN of each class at the end", note: "Over all of the stream, class by class in their order; at \u22121 what pushes a logit up and down is in balance.",
+      title: "A-PN of each class at the end", note: "Over all of the stream, class by class in the order of the stream; at \u22121 what pushes a logit up and down is in balance.",
       series: [{ name: "A-PN", colour: 0, points: accumulated.map((one, k) => [k + 1, one]).filter((one) => isNumber(one[1])) }],
-      x: { label: "class, by its place", whole: true }, y: { label: "A-PN", digits: 2 },
+      x: { label: "class, by its place", whole: true }, y: { label: "A-PN", digits: 2, level: -1 },
     }));
   }
   return made;
