@@ -14,7 +14,7 @@ from torch import Tensor
 from onepass.balance import Balance
 from onepass.learner import Learner
 from onepass.listeners import Listener, Run
-from onepass.parts import Label, Output, Step
+from onepass.parts import Label, Step
 from onepass.probes.registry import probe
 from onepass.scoring import Point
 
@@ -43,7 +43,7 @@ class BalanceProbe(Listener):
     """
 
     sums: Balance | None = None
-    own: Tensor | None = None  # (C); none in a run that began before these were counted
+    own: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
     task: int = 0
     steps: int = 0
     labels: list[Label] = field(default_factory=list)
@@ -54,7 +54,7 @@ class BalanceProbe(Listener):
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:
             self.sums = _restored(self.sums.state_dict(), run.learner.where)
-            self.own = None if self.own is None else self.own.to(run.learner.where)
+            self.own = self.own.to(run.learner.where)
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
@@ -65,15 +65,17 @@ class BalanceProbe(Listener):
         if learner.task != self.task:
             self.history.append(self.pn())
             self.sums.new_task()
-            self.own = None if self.own is None else torch.zeros_like(self.own)
+            self.own.zero_()
             self.task = learner.task
         self.steps += 1
         self.labels = learner.classes
         if len(learner.seen) > self.sums.sums.shape[-1]:
             self.sums.grow(len(learner.seen))
-        self.sums.update([] if step.together is None else [step.together], learner.seen)
-        if self.own is not None:
-            self.own = _counted(self.own, step.together, len(learner.seen))
+            self.own = F.pad(self.own, (0, len(learner.seen) - len(self.own)))
+        if step.together is None:
+            return
+        self.sums.update([step.together], learner.seen)
+        self.own.index_add_(0, step.together.y, step.together.weight.to(self.own.dtype))
 
     def scored(self, point: Point) -> None:
         if not point.boundary:
@@ -86,11 +88,10 @@ class BalanceProbe(Listener):
         sums = self._needed()
         by_class = {"p": sums.p(), "n": sums.n(), "pn": sums.pn(), "a_pn": sums.a_pn()}
         told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
+        own = {str(label): int(count) for label, count in self._by_label(self.own).items()}
         of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
         where = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
-        if self.own is not None:
-            told = {"own": {str(k): int(n) for k, n in self._by_label(self.own).items()}, **told}
-        self.say({**where, **told, "pn_of_tasks": of_tasks})
+        self.say({**where, "own": own, **told, "pn_of_tasks": of_tasks})
 
     def pn(self) -> dict[Label, float]:
         """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
@@ -108,15 +109,14 @@ class BalanceProbe(Listener):
     def state_dict(self) -> dict[str, Any]:
         kept = {"task": self.task, "steps": self.steps, "labels": self.labels}
         sums = None if self.sums is None else self.sums.state_dict()
-        own = None if self.own is None else self.own.clone()
-        return {**kept, "history": self.history, "sums": sums, "own": own}
+        return {**kept, "history": self.history, "sums": sums, "own": self.own.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.task, self.steps = state["task"], state["steps"]
         self.labels, self.history = list(state["labels"]), list(state["history"])
         if state["sums"] is not None:
             self.sums = _restored(state["sums"], torch.device("cpu"))
-            self.own = state.get("own")
+            self.own = state["own"].clone()
 
     def _needed(self) -> Balance:
         if self.sums is None:
@@ -131,12 +131,6 @@ def _restored(state: dict[str, Any], where: torch.device) -> Balance:
     sums = Balance(state["sums"].shape[-1], where)
     sums.load_state_dict(state)
     return sums
-
-
-def _counted(own: Tensor, trained: Output | None, rows: int) -> Tensor:
-    """How many samples of each class there are with these; by then there are so many rows."""
-    grown = F.pad(own, (0, rows - len(own)))
-    return grown if trained is None else grown.index_add(0, trained.y, trained.weight.to(own.dtype))
 
 
 def _told(values: dict[Label, float]) -> dict[str, float | None]:

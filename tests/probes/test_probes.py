@@ -141,18 +141,6 @@ def test_rates_that_are_no_numbers_are_null(tmp_path):
     assert all(line["pn"][label] < 0 for label in "23")
 
 
-def test_a_run_that_began_before_samples_were_counted_by_class_does_not_count_half_of_them():
-    first, learner = watched(ER(memory=50, seed=0)), ER(memory=50, seed=0)
-    state = first.state_dict()
-    del state["own"]
-    probe, said = BalanceProbe(), []
-    probe.load_state_dict(state)
-    probe.say = said.append
-    probe.stepped(learner, learner.learn(*next(iter(ClassIncremental(DATA, tasks=3, seed=0)))))
-    probe.task_ended(0)
-    assert "own" not in said[0] and said[0]["samples"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [3, 4, 5])
 def test_a_kill_and_going_on_leave_the_same_probe_file(moment, tmp_path, whole):
