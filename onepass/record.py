@@ -121,12 +121,7 @@ class RunFolder:
 
     def make(self) -> None:
         """Makes the folder; one that holds something else than a run is refused."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise RunError(f"cannot make the folder {self.path}: a file is in the way") from None
-        except OSError as problem:
-            raise RunError(f"cannot make the folder {self.path}: {problem.strerror}") from None
+        make_folder(self.path)
         foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
         if foreign and not self.run_file.exists():
             raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
@@ -350,6 +345,15 @@ def _lacks_points(result: Result) -> bool:
 def versions() -> dict[str, str]:
     """On which the bits of a run depend."""
     return {"onepass": __version__, "torch": str(torch.__version__)}
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise RunError(f"cannot make the folder {path}: a file is in the way") from None
+    except OSError as problem:
+        raise RunError(f"cannot make the folder {path}: {problem.strerror}") from None
 
 
 def surroundings() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from onepass import agenda, campaign, devices, executors, lines
+from onepass import agenda, campaign, devices, executors, lines, record
 from onepass import sweep as sweeps
 from onepass.campaign import Ended, Entry
 from onepass.cli import fitted
@@ -167,6 +167,7 @@ def complete(
     executor = Processes(fitting, until=until)
     if until is None:  # else only few of them may ever start
         campaign.check(todo, executor)
+    record.make_folder(how.out)  # if it cannot be, no run can, and that is said once
     try:
         _carry_out(todo, how, executor, costs, until, tally, fail_fast)
     finally:

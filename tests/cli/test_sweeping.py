@@ -265,6 +265,7 @@ def test_a_finished_run_of_another_device_is_not_taken_for_this_one(
         (["a.toml", "--jobs", "0"], ["--jobs"]),
         (["a.toml", "--append", "lines.txt"], [".jsonl"]),
         (["bad.toml"], ["bad.toml", "'memroy'"]),
+        (["a.toml", "--out", "bad.toml"], ["bad.toml", "a file is in the way"]),
     ],
 )
 @pytest.mark.usefixtures("here")
