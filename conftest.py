@@ -34,6 +34,6 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True)
-def documents_write_elsewhere(request, tmp_path, monkeypatch):
+def documents_write_elsewhere(request, monkeypatch):
     if isinstance(request.node, pytest.DoctestItem):
-        monkeypatch.chdir(tmp_path)
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
