@@ -15,7 +15,13 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fast/fused_norm.py"]  # no Triton
 
-SLOW_DOCUMENTS = ("onepass.checks", "onepass.methods.gss.GSS")  # both have tests that are not
+SLOW_DOCUMENTS = (  # all have tests that are not
+    "onepass.checks",
+    "onepass.methods.co2l.Co2L",
+    "onepass.methods.gss.GSS",
+    "onepass.methods.ocm.OCM",
+    "onepass.methods.ocm_gsa.OCMGSA",
+)
 os.environ.pop("COLUMNS", None)
 os.environ["SCIPY_ARRAY_API"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,6 +40,6 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True)
-def documents_write_elsewhere(request, tmp_path, monkeypatch):
+def documents_write_elsewhere(request, monkeypatch):
     if isinstance(request.node, pytest.DoctestItem):
-        monkeypatch.chdir(tmp_path)
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))

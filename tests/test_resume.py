@@ -51,7 +51,7 @@ def step_of(folder: Path) -> int:
 def nursery() -> ForkServerContext:
     """Processes that have everything imported and nothing computed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["onepass.cli", "sklearn.datasets", "torch._dynamo"])
+    context.set_forkserver_preload(["onepass.cli", "sklearn.datasets"])
     return context
 
 

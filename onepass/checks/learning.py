@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from onepass.checks.tools import (
     Method,
     batches,
     dataset,
+    device,
     expect,
     make,
+    make_wide,
     samples,
     small_stream,
     teach,
@@ -99,11 +103,12 @@ def vectors_are_learned_like_images(method: Method) -> None:
     x, y = stream.dataset.test_x[known], stream.dataset.test_y[known]
 
     def right(lr: float) -> float:
-        learner = teach(make(method, lr=lr), stream, last=8)
+        learner = teach(make_wide(method, lr=lr), stream, last=8)
         predicted = torch.as_tensor(learner.predict(x)).cpu()
         return float((predicted == y).float().mean())
 
-    expect(max(map(right, RATES)) > 0.9, "two separable classes of vectors were not learned")
+    learned = any(right(lr) > 0.9 for lr in RATES)
+    expect(learned, "two separable classes of vectors were not learned")
 
 
 def every_parameter_gets_a_gradient(method: Method) -> None:
@@ -204,7 +209,7 @@ def boundaries_are_inferred(method: Method) -> None:
 
 def the_head_grows(method: Method) -> None:
     """More classes than the head was born for: all are learned, and none is lost."""
-    stream = small_stream(classes=20)
+    stream = small_stream(classes=20, per_class=10)
     learner = teach(make(method), stream)
     arrivals = dict.fromkeys(label for _, y in stream for label in y.tolist())
     expect(learner.model.head.capacity == 32, "the head must double from 16 to 32")
@@ -264,12 +269,20 @@ def training_does_not_notice_an_average(method: Method) -> None:
 def beats_finetuning(method: Method) -> None:
     """On a stream that fine-tuning forgets, the method is at least 20 points above it, at one of
     two learning rates: some heads need a smaller one."""
-    stream = small_stream()
+    floor, best = _floor(device.get()), 0.0
+    for lr in RATES:
+        best = max(best, _final_accuracy(method, lr))
+        if best > floor + 20:
+            return
+    expect(False, f"accuracy {best:.1f}, fine-tuning {floor:.1f}")
 
-    def final(kind: Method, lr: float) -> float:
-        *_, last = evaluate(make(kind, lr=lr), stream)
-        return last.accuracy
 
-    floor = final(Finetune, RATES[0])
-    best = max(final(method, lr) for lr in RATES)
-    expect(best > floor + 20, f"accuracy {best:.1f}, fine-tuning {floor:.1f}")
+def _final_accuracy(method: Method, lr: float) -> float:
+    *_, last = evaluate(make_wide(method, lr=lr), small_stream())
+    return last.accuracy
+
+
+@cache
+def _floor(device: str) -> float:
+    """What fine-tuning comes to there, which is the same for every method that is compared."""
+    return _final_accuracy(Finetune, RATES[0])

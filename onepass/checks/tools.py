@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from onepass.data import Dataset, load
 from onepass.learner import Learner
+from onepass.nets import MLP
 from onepass.streams import ClassIncremental, Stream
 
 CLASSES = 6
 Method = type[Learner]
 
 
-def dataset(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Dataset:
-    return load(
-        "synthetic", classes=classes, train_per_class=40, test_per_class=20, shape=shape, seed=1
-    )
+def dataset(
+    classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8), per_class: int = 40
+) -> Dataset:
+    sizes: dict[str, Any] = {"train_per_class": per_class, "test_per_class": 20}
+    return load("synthetic", classes=classes, shape=shape, seed=1, **sizes)
 
 
-def small_stream(classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8)) -> Stream:
+def small_stream(
+    classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8), per_class: int = 40
+) -> Stream:
     """Three tasks of two classes, 24 batches of 10."""
-    return ClassIncremental(dataset(classes, shape), tasks=classes // 2, batch=10, seed=1)
+    whole = dataset(classes, shape, per_class)
+    return ClassIncremental(whole, tasks=classes // 2, batch=10, seed=1)
 
 
 device: ContextVar[str] = ContextVar("device", default="cpu")
 
 
+def narrow(shape: tuple[int, ...]) -> nn.Module:
+    """The usual perceptron with an eighth of its units: half of a step's time would go there."""
+    return MLP(math.prod(shape), width=50)
+
+
+NARROW = f"{narrow.__module__}:{narrow.__name__}"
+
+
 def make(method: Method, **settings: Any) -> Learner:
-    """A learner with a memory that fills up on the way."""
+    """A learner with a memory that fills up on the way, and with a narrow network, unless the
+    method comes with one of its own."""
+    return make_wide(method, **{**({"net": NARROW} if _takes_any_net(method) else {}), **settings})
+
+
+def make_wide(method: Method, **settings: Any) -> Learner:
+    """The same with the network that the method comes with, for checks of how well it learns."""
     small: dict[str, Any] = {"device": device.get(), **method.quick}
     if "memory" in method.setting_names():
         small["memory"] = 80
     return method(**{**small, **settings})
+
+
+def _takes_any_net(method: Method) -> bool:
+    return "net" not in method.quick and method.__dataclass_fields__["net"].default == "auto"
 
 
 def taught(method: Method) -> dict[str, Any]:

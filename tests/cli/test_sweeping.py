@@ -280,6 +280,7 @@ def test_misuse_is_one_line(
     assert all(word in done.error for word in words)
 
 
+@pytest.mark.slow  # that of a run is tested in `test_resume.py`, that of workers with the executors
 def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_path: Path) -> None:
     file.write_text(SMALL.replace("batch = 30", "batch = 1"))
     out = tmp_path / "out"
@@ -400,6 +401,7 @@ def test_who_asks_for_a_watcher_in_vain_is_told(here: None, file: Path, tmp_path
     assert "probes" not in sweep(file, "--out", tmp_path / "other").err
 
 
+@pytest.mark.usefixtures("here")
 def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_path: Path) -> None:
     out, appended = tmp_path / "out", tmp_path / "lines.jsonl"
     sweep(file, "--out", out)

@@ -265,6 +265,7 @@ class Troubled(How):
         return run(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
 
 
+@pytest.mark.slow  # what is tried again is tested in `test_here.py`, what workers tell above
 def test_only_what_may_pass_is_tried_again_and_a_bug_says_where_its_traceback_is(
     tmp_path: Path,
 ) -> None:

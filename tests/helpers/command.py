@@ -10,8 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
+
+import typer.main
 
 from onepass import cli
 from onepass.job import Job
@@ -21,6 +25,10 @@ from onepass.run import run
 # the run that bad input is tried on, as a job and as a command
 JOB = Job("er", "synthetic", batch=30, device="cpu")
 RUN = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu")
+
+# A process of its own makes the tree of commands once; hundreds of them in this one share it, since
+# it takes as long as a run of ten steps.
+made_once = cache(typer.main.get_command)
 
 
 class Done(NamedTuple):
@@ -51,8 +59,9 @@ class Done(NamedTuple):
 def onepass(*arguments: object) -> Done:
     out, err = io.StringIO(), io.StringIO()
     before, sys.argv = sys.argv, ["onepass", *map(str, arguments)]
+    said_here = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with mock.patch("typer.main.get_command", made_once), said_here[0], said_here[1]:
             cli.main()
     except SystemExit as end:
         return Done(int(end.code or 0), out.getvalue(), err.getvalue())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import runpy
 import shlex
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from command import onepass
@@ -289,12 +292,24 @@ PAGES = [page for page in sorted(ROOT.glob("results/*.md")) if "<!-- end of" in 
 
 
 def printed(words: list[str]) -> str:
+    """As by the command, in this process, which has imported what it needs."""
     program, *arguments = words
     if program == "python":
-        return script["printed"](words)
+        return printed_by_file(arguments)
     done = onepass(*arguments)
     assert done.status == 0, done.err
     return done.out
+
+
+def printed_by_file(arguments: list[str]) -> str:
+    out = io.StringIO()
+    with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stdout(out):
+        runpy.run_path(arguments[0], run_name="__main__")
+    return out.getvalue()
+
+
+def test_what_a_file_prints_is_asked_of_a_process_of_its_own() -> None:
+    assert script["printed"](["python", "-c", "print('a table')"]) == "a table\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
