@@ -18,7 +18,7 @@ import logging
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -363,8 +363,20 @@ def surroundings() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "system": platform.platform(),
+        "processor": processor(),
         **commit(),
     }
+
+
+def processor() -> str:
+    """Its name, and the widest instructions that torch uses there: another kind rounds in another
+    way, and a run with the same seed ends as one with another would."""
+    name = platform.processor()
+    with suppress(OSError):  # which tells more, on Linux
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = next(iter(names), name)
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def commit() -> dict[str, Any]:

@@ -25,7 +25,7 @@ SPEED = [
     "fraction_of_bare",
     "peak_megabytes",
 ]
-AROUND = ["threads", "python", "torch", "numpy", "system", "commit", "dirty"]
+AROUND = ["threads", "python", "torch", "numpy", "system", "processor", "commit", "dirty"]
 SMALL = ("--shape", 6, "--steps", 5, "--device", "cpu")
 
 
