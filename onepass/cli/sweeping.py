@@ -24,7 +24,7 @@ from onepass.cli.bars import ManyBars
 from onepass.cli.base import Imports, app, messages, say
 from onepass.cli.running import at_once, checkpoint_steps
 from onepass.costs import Costs
-from onepass.errors import DataError, InputError, RunError
+from onepass.errors import DataError, InputError, RunError, UnknownNameError
 from onepass.executors import How
 from onepass.executors.processes import Processes
 from onepass.job import Job
@@ -82,11 +82,16 @@ Examples:
   onepass sweep experiments/digits.toml --out runs/ --jobs auto
   onepass sweep experiments/table1.toml --out runs/ --jobs auto --fail-fast
   onepass sweep experiments/table1.toml --for 20m --append results/table1.jsonl
+  onepass sweep experiments/table1.toml --dataset cifar100 --out runs/
 
 The same command goes on where it was stopped. The file is TOML; docs/sweeps.md explains it."""
 )
 def sweep(
     file: Annotated[Path, typer.Argument(help="Which runs: a TOML file.")],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Only the runs on this one; repeatable.", autocompletion=shared.datasets),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Where run folders go (default: runs; with --append, none are kept)."),
@@ -121,6 +126,7 @@ def sweep(
     root = str(data_root) if data_root else None
     chosen = str(devices.resolve(device))
     planned = sweeps.read(file, device=chosen, data_root=root, imports=imports or ())
+    planned = _on(dataset or (), planned, file)
     planned = sweeps.without_repeats(known(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
@@ -198,6 +204,15 @@ def _carry_out(
     for number in left:  # what came to its end in the moment in which all was stopped
         if result := agenda.finished(RunFolder.of(jobs[number], how.out), jobs[number]):
             tally.add(jobs[number], Ended(number, result), how.out)
+
+
+def _on(datasets: Sequence[str], planned: Sequence[Planned], file: Path) -> list[Planned]:
+    """The runs on these datasets, or all: not every machine has the files of every dataset."""
+    names = {one.job.dataset for one in planned}
+    for name in datasets:
+        if name not in names:
+            raise UnknownNameError(f"dataset of {file}", name, names)
+    return [one for one in planned if not datasets or one.job.dataset in datasets]
 
 
 def known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:

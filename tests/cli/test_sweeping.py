@@ -226,6 +226,20 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("here")
+def test_where_one_dataset_is_missing_those_of_another_are_done(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole file is refused, since what its lines hold cannot be told without the data."""
+    monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    file.write_text(SMALL.replace('"synthetic"', '["mnist", "synthetic"]'))
+    wanted = ("--append", tmp_path / "lines.jsonl")
+    assert "mnist" in sweep(file, *wanted).error
+    assert sweep(file, *wanted, "--dataset", "synthetic").status == 0
+    assert {one.dataset for one in lines.read(tmp_path / "lines.jsonl")} == {"synthetic"}
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_run_that_fails_is_told_and_the_others_go_on(
     fast: bool, file: Path, tmp_path: Path
@@ -266,6 +280,7 @@ def test_a_finished_run_of_another_device_is_not_taken_for_this_one(
         (["a.toml", "--append", "lines.txt"], [".jsonl"]),
         (["bad.toml"], ["bad.toml", "'memroy'"]),
         (["a.toml", "--out", "bad.toml"], ["bad.toml", "a file is in the way"]),
+        (["a.toml", "--dataset", "digits"], ["dataset of a.toml", "'digits'", "synthetic"]),
     ],
 )
 @pytest.mark.usefixtures("here")
