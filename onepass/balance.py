@@ -77,16 +77,18 @@ class Balance(Part):
     def negative(self) -> Tensor:
         return self.sums[1, 1]
 
-    def update(self, outputs: Sequence[Output], seen: Tensor) -> None:
+    def update(self, outputs: Sequence[Output], seen: Tensor) -> Tensor:
+        """Adds the gradients of these samples, and gives them: positive and negative, (2, n, C)."""
         self.updates += 1
         if not outputs:
-            return
+            return torch.zeros(2, 0, len(seen), dtype=self.sums.dtype, device=seen.device)
         together = Output.of_all(outputs).detach()
         gradients = torch.stack(logit_gradients(together, seen))  # (2, n, C)
         sizes = [len(output.y) for output in outputs]
         for of_one in torch.split(gradients, sizes, dim=1):
             self.sums += of_one.sum(dim=1)
         self.samples += together.weight.sum()
+        return gradients
 
     def new_task(self) -> None:
         self.sums[0].zero_()

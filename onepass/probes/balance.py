@@ -28,9 +28,9 @@ class BalanceProbe(Listener):
     one line whenever it is scored, and one at the end of each task of the stream (`ended`): the
     number of the task, how many batches had been learned, how many `samples` were trained in this
     task (stream and replay), `own`, how many of them were of each class, `p`, `n`, `pn` and `a_pn`
-    by label, and `pn_of_tasks`, PN(t, t') of each task so far. A rate is null where it is not a
-    finite number: the class has had no gradient of one sign. Of a method that `repeats` its steps
-    the last one on each batch counts.
+    by label, `p_new`, the part of P that samples of new classes make, and `pn_of_tasks`, PN(t, t')
+    of each task so far. A rate is null where it is not a finite number: the class has had no
+    gradient of one sign. Of a method that `repeats` its steps the last one on each batch counts.
 
     >>> import onepass
     >>> probe = BalanceProbe()
@@ -43,7 +43,8 @@ class BalanceProbe(Listener):
     """
 
     sums: Balance | None = None
-    own: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
+    own: Tensor = field(default_factory=lambda: torch.zeros(0))  # samples of each class   (C)
+    by_new: Tensor = field(default_factory=lambda: torch.zeros(0))  # S+ by new classes'   (C)
     task: int = 0
     steps: int = 0
     labels: list[Label] = field(default_factory=list)
@@ -55,27 +56,33 @@ class BalanceProbe(Listener):
         if self.sums is not None:
             self.sums = _restored(self.sums.state_dict(), run.learner.where)
             self.own = self.own.to(run.learner.where)
+            self.by_new = self.by_new.to(run.learner.where)
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
         if self.sums is None:
             self.sums = Balance(len(learner.seen), learner.where)
             self.own = torch.zeros_like(self.sums.positive)
+            self.by_new = torch.zeros_like(self.sums.positive)
             self.task = learner.task
         if learner.task != self.task:
             self.history.append(self.pn())
             self.sums.new_task()
             self.own.zero_()
+            self.by_new.zero_()
             self.task = learner.task
         self.steps += 1
         self.labels = learner.classes
         if len(learner.seen) > self.sums.sums.shape[-1]:
             self.sums.grow(len(learner.seen))
-            self.own = F.pad(self.own, (0, len(learner.seen) - len(self.own)))
+            more = len(learner.seen) - len(self.own)
+            self.own, self.by_new = F.pad(self.own, (0, more)), F.pad(self.by_new, (0, more))
         if step.together is None:
             return
-        self.sums.update([step.together], learner.seen)
-        self.own.index_add_(0, step.together.y, step.together.weight.to(self.own.dtype))
+        positive, _ = self.sums.update([step.together], learner.seen)  # (n, C)
+        y, weight = step.together.y, step.together.weight.to(positive.dtype)
+        self.own.index_add_(0, y, weight)
+        self.by_new += learner.new[y].to(positive.dtype) @ positive
 
     def scored(self, point: Point) -> None:
         if not point.boundary:
@@ -87,6 +94,7 @@ class BalanceProbe(Listener):
     def _say(self, task: int, *, ended: bool) -> None:
         sums = self._needed()
         by_class = {"p": sums.p(), "n": sums.n(), "pn": sums.pn(), "a_pn": sums.a_pn()}
+        by_class["p_new"] = self.by_new / sums.samples
         told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
         own = {str(label): int(count) for label, count in self._by_label(self.own).items()}
         of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
@@ -109,14 +117,15 @@ class BalanceProbe(Listener):
     def state_dict(self) -> dict[str, Any]:
         kept = {"task": self.task, "steps": self.steps, "labels": self.labels}
         sums = None if self.sums is None else self.sums.state_dict()
-        return {**kept, "history": self.history, "sums": sums, "own": self.own.clone()}
+        own, by_new = self.own.clone(), self.by_new.clone()
+        return {**kept, "history": self.history, "sums": sums, "own": own, "by_new": by_new}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.task, self.steps = state["task"], state["steps"]
         self.labels, self.history = list(state["labels"]), list(state["history"])
         if state["sums"] is not None:
             self.sums = _restored(state["sums"], torch.device("cpu"))
-            self.own = state["own"].clone()
+            self.own, self.by_new = state["own"].clone(), state["by_new"].clone()
 
     def _needed(self) -> Balance:
         if self.sums is None:

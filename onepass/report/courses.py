@@ -89,6 +89,17 @@ class Course:
         """P or N(t, L(t')): the mean over the classes of a task."""
         return mean_of_numbers([number(self.ends[t][name][label]) for label in self.labels[of]])
 
+    def pushed(self, t: int, of: int, *, by_new: bool) -> float:
+        """P(t, L(t')) as far as samples of new classes make it, or as far as those of old ones do.
+        Not a number if that was not counted, by an older version."""
+        end = self.ends[t]
+        parts = [
+            new if by_new else number(end["p"][label]) - new
+            for label in self.labels[of]
+            for new in [number(end.get("p_new", {}).get(label))]
+        ]
+        return sum(parts) / len(parts)
+
     def mean_pull(self, t: int) -> float:
         """The mean of 1 - p over the samples of the classes of task t in their own task: by how
         much each pulls its class up, however many there are. Not a number if they were not counted,

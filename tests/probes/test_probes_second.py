@@ -72,13 +72,15 @@ def ratio(up, down):
 def test_rates_are_those_of_a_second_computation(watched):
     steps, lines, labels = watched
     lines = {line["step"]: line for line in lines["balance"]}
-    sums, task, samples, own = Sums(), 0, 0, Counter()
-    for number, (now, seen, _, batches, _) in enumerate(steps, 1):
+    sums, by_new, task, samples, own = Sums(), Sums(), 0, 0, Counter()
+    for number, (now, seen, new, batches, _) in enumerate(steps, 1):
         if now != task:
             sums.new_task()
+            by_new.new_task()
             task, samples, own = now, 0, Counter()
         for batch in batches:
             sums.add(batch, seen)
+            by_new.add([sample for sample in batch if sample[1] in new], seen)
             samples += sum(weight != 0 for *_, weight in batch)
             own.update(y for _, y, weight in batch if weight)
         if number not in lines:
@@ -91,6 +93,7 @@ def test_rates_are_those_of_a_second_computation(watched):
             up, down = sums.task_positive[c], sums.task_negative[c]
             same(line["p"][label], up / samples)
             same(line["n"][label], down / samples)
+            same(line["p_new"][label], by_new.task_positive[c] / samples)
             same(line["pn"][label], ratio(up, down))
             same(line["a_pn"][label], ratio(sums.positive[c], sums.negative[c]))
         for of in range(task + 1):

@@ -12,13 +12,13 @@ from onepass.report.courses import Course
 from onepass.report.evidence import Claim, Trio, rank_correlation
 
 
-def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=()):
+def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=(), by_new=None):
     """Of tasks of one class each, which has half of the hundred samples in its task: P and N(t, c)
-    by rows, and A-PN after the last task."""
+    by rows, P as far as new classes make it, and A-PN after the last task."""
     ends = []
-    for p, n in zip(pushed_down, pulled_up, strict=True):
+    for p, n, new in zip(pushed_down, pulled_up, by_new or pushed_down, strict=True):
         rates = [down / up if up else None for down, up in zip(p, n, strict=True)]
-        by_class = {"p": p, "n": n, "pn": rates, "a_pn": a_pn}
+        by_class = {"p": p, "n": n, "p_new": new, "pn": rates, "a_pn": a_pn}
         told = {name: labelled(values) for name, values in by_class.items()}
         own = {**dict.fromkeys(labelled(p), 0), str(len(p) - 1): 50}
         ends.append({**told, "pn_of_tasks": rates, "samples": 100, "own": own})
@@ -40,6 +40,7 @@ AS_SAID = course(
     a_pn=[-1.2, -0.9, -0.6, -0.2],
     accuracy=[[98, None, None, None], [97, 80, None, None], [96, 50, 50, None], [95, 40, 20, 52]],
     class_accuracy=[95, 40, 20, 52],
+    by_new=[[0], [0.3, 0], [0.3, 0.3, 0], [0.3, 0.3, 0.3, 0]],
 )
 OPPOSITE = course(
     pushed_down=[[0.1], [0.4, 0.25], [0.07, 0.3, 0.3], [0.3, 0.1, 0.2, 0.225]],
@@ -47,9 +48,10 @@ OPPOSITE = course(
     a_pn=[-0.9, -0.95, -0.98, -1.01],
     accuracy=[[60, None, None, None], [90, 75, None, None], [50, 85, 40, None], [80, 70, 30, 10]],
     class_accuracy=[80, 70, 30, 10],
+    by_new=[[0], [0.1, 0.2], [0.03, 0.1, 0.1], [0.1, 0, 0.1, 0]],
 )
-OF_FIG1 = [1, -1, -1, 1]
-OF_FIG3 = [1.5 / 4, 0, 1, 0.8 - 0.4, 0.5, 0.5, 0.1 / 0.5, -0.4, -0.2, 52 - 155 / 3]
+OF_FIG1 = [1, 3 / 4, -1, -1, 1]
+OF_FIG3 = [1.5 / 4, 0, 1, 0.8 - 0.4, 0.5, 0.5, -1, 0.1 / 0.5, -0.4, -0.2, 52 - 155 / 3]
 
 
 def judged(claims, one):

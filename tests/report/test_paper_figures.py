@@ -58,8 +58,8 @@ def rows(text):
 
 
 FIGURES = {
-    "fig1": 4 * 3,
-    "fig3": 10 * 3 + 1,
+    "fig1": 5 * 3,
+    "fig3": 11 * 3 + 1,
     "fig7": 4,
     "loss-curves": 2 * 3,
     "proposition1": 2 * 3,
