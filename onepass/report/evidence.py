@@ -276,18 +276,18 @@ FIG3: tuple[Claim[Course], ...] = (
     ),
     Claim(
         "4.2 (2)",
-        "replayed samples give the current classes less and less positive gradients",
-        "rank correlation with t > 1 of P(t, L(t)) as far as samples of old classes make it",
-        trend_of_push_by_old,
-        below=0,
-        near=NONE,
-    ),
-    Claim(
-        "4.2 (2)",
         "and positive ones get still less",
         "P(T, L(T)) / P(1, L(1)) over N(T, L(T)) / N(1, L(1))",
         lambda course: drop(course, "p") / (drop(course, "n") or math.nan),
         below=1,
+    ),
+    Claim(
+        "4.2 (2)",
+        "since replayed samples give the current classes less and less positive gradients",
+        "rank correlation with t > 1 of P(t, L(t)) as far as samples of old classes make it",
+        trend_of_push_by_old,
+        below=0,
+        near=NONE,
     ),
     Claim(
         "4.2 (3)",
