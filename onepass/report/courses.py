@@ -92,13 +92,9 @@ class Course:
     def pushed(self, t: int, of: int, *, by_new: bool) -> float:
         """P(t, L(t')) as far as samples of new classes make it, or as far as those of old ones do.
         Not a number if that was not counted, by an older version."""
-        end = self.ends[t]
-        parts = [
-            new if by_new else number(end["p"][label]) - new
-            for label in self.labels[of]
-            for new in [number(end.get("p_new", {}).get(label))]
-        ]
-        return sum(parts) / len(parts)
+        told = self.ends[t].get("p_new", {})
+        new = mean_of_numbers([number(told.get(label)) for label in self.labels[of]])
+        return new if by_new else self.mean_gradient("p", t, of) - new
 
     def mean_pull(self, t: int) -> float:
         """The mean of 1 - p over the samples of the classes of task t in their own task: by how
