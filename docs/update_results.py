@@ -1,4 +1,4 @@
-"""Makes the tables in results/*.md anew, from the lines beside them.
+"""Makes the tables on the pages in results/ anew, from the lines there.
 
     python docs/update_results.py
 
@@ -39,7 +39,7 @@ def updated(text: str, run: Callable[[list[str]], str] = printed) -> str:
 
 
 def main() -> None:
-    for page in sorted(ROOT.glob("results/*.md")):
+    for page in sorted(ROOT.glob("results/**/*.md")):
         before = page.read_text("utf-8")
         if (after := updated(before)) != before:
             page.write_text(after, "utf-8")

@@ -146,8 +146,9 @@ def _walk(
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
             step = learner.learn(x, y)
-        listener.stepped(learner, step)
-        with clock.training:
+            # what watches a step queues its own work behind it: on a busy device the wait for the
+            # step ends up there, and is training's
+            listener.stepped(learner, step)
             if stream.boundaries and boundary:
                 learner.end_task()
             if due or prequential:
@@ -185,7 +186,7 @@ def _walk_batches(
             tick = _predicted_first(tick, learner, x, y, clock)
         with clock.training:
             step = learner.learn(x, y)
-        listener.stepped(learner, step)
+            listener.stepped(learner, step)
         done = tick.step + 1
         due = every is not None and done % every == 0
         if due:

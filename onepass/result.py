@@ -45,8 +45,8 @@ class Result:
         images of task i (row) were taken at the end for a class of task j. None stands for what was
         not scored or cannot be.
     How long it took
-        `steps`; `seconds` and `steps_per_second` of training alone; `scoring_seconds`;
-        `capture_seconds` of the steps as CUDA graphs.
+        `steps`; `seconds` and `steps_per_second` of training, and of what watches each step;
+        `scoring_seconds`; `capture_seconds` of the steps as CUDA graphs.
     What it cost
         `trained_per_sample` and `scored_per_sample`, images through the network for each of the
         stream; `images_beside_steps`, outside of steps, by purpose; `memory_bytes` of the samples

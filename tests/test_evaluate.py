@@ -12,6 +12,7 @@ from torch import nn
 import onepass
 from onepass import ClassIncremental, Finetune, InputError, TrainingError, load
 from onepass.evaluate import Point, Tick, evaluate, walk
+from onepass.listeners import Listener
 
 
 @pytest.fixture(scope="module")
@@ -340,14 +341,23 @@ def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
             now[0] += 1000
             return Slowly(super().scorer())
 
+    class Watching(Listener):
+        """To look at a step takes half a second, at a point a million."""
+
+        def stepped(self, learner, step):
+            now[0] += 0.5
+
+        def scored(self, point):
+            now[0] += 1e6
+
     ticks = []
-    for tick in walk(learner(Slow), stream, every=4):
+    for tick in walk(learner(Slow), stream, every=4, listener=Watching()):
         ticks.append(tick)
         now[0] += 1e6  # what others do with it is nobody's time
     scored = [tick.step for tick in ticks if isinstance(tick, Point)]
     assert scored == [4, 5, 8, 10, 12, 15]
     for tick in ticks:
-        assert tick.seconds == tick.step + 10 * (tick.step // 5)
+        assert tick.seconds == 1.5 * tick.step + 10 * (tick.step // 5)
         assert tick.capture == 0.25 * tick.step
         assert tick.scoring == 1100 * sum(step <= tick.step for step in scored)
 

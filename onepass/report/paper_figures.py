@@ -29,7 +29,8 @@ from onepass.words import plain
 SHOWN_TASKS = 4
 TITLE = 60  # letters as wide as a panel
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
-COLUMNS = ("paper", "it says", "runs", "measured", "verdict")
+COLUMNS = ("paper", "it says", "measured")  # then one for each kind of run
+STANDS_OUT = {"contradicted": 1, "undecided": 2}  # in bold, in italics
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
@@ -71,7 +72,9 @@ def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
         _against_accuracy(axes[1], panel)
         for name, runs in panel.items():
             claims = evidence.FIG3 if runs[0].tasks > 1 else (evidence.FIG3_JOINT,)
-            of = f"{_told(setting)}: {name}"
+            # what is said of joint training shares the column of the one method beside it
+            column = _first_in_tasks(panel) if len(panel) == 2 else name
+            of = f"{_told(setting)}: {column}"
             found += [claim.judged(of, _courses(runs)) for claim in claims]
     _finish(figure, output)
     return found
@@ -160,7 +163,7 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     """Draws a figure, and says in a file of its name, ending in .md, what follows from it."""
     check_suffix(output)
     beside = output.with_suffix(".md")
-    header = as_markdown([]).encode()
+    header = f"| {' | '.join(COLUMNS[:2])} |".encode()
     if beside.exists() and not beside.read_bytes().startswith(header):
         raise InputError(
             f"{beside} would be replaced, and is no page of a figure: name it otherwise"
@@ -173,17 +176,15 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
 
 
 def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] = ()) -> str:
-    """A table with a line for each observation."""
-    return markdown(
-        Table(
-            COLUMNS,
-            [
-                [one.where, one.claim, one.runs, one.measured, Cell(one.verdict, rank=1)]
-                for one in found
-            ],
-            notes=notes,
-        )
-    )
+    """A table with a line for each observation and a column for each kind of run."""
+    runs = list(dict.fromkeys(one.runs for one in found))
+    lines: dict[tuple[str, str, str], dict[str, Cell]] = {}
+    for one in found:
+        told = f"{one.found}: {one.verdict}" if one.found else one.verdict
+        cell = Cell(told, rank=STANDS_OUT.get(one.verdict, 0))
+        lines.setdefault((one.where, one.claim, one.measured), {})[one.runs] = cell
+    body = [[*line, *(cells.get(of, "-") for of in runs)] for line, cells in lines.items()]
+    return markdown(Table((*COLUMNS, *runs), body, notes=notes))
 
 
 # ---- which runs belong together
@@ -215,6 +216,10 @@ def _setting(result: Result) -> Setting:
 def _told(setting: Setting) -> str:
     dataset, memory, optimizer = setting
     return f"{dataset}, M={memory}, {optimizer}"
+
+
+def _first_in_tasks(panel: Panel) -> str:
+    return next(name for name, runs in panel.items() if runs[0].tasks > 1)
 
 
 def _courses(runs: Sequence[Result]) -> list[Course]:

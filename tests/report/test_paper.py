@@ -288,7 +288,7 @@ def test_the_papers_tables_have_its_columns_and_no_others(option: tuple, tmp_pat
 # ---- the pages in results/
 
 script = runpy.run_path(str(ROOT / "docs/update_results.py"))
-PAGES = [page for page in sorted(ROOT.glob("results/*.md")) if "<!-- end of" in page.read_text()]
+PAGES = [page for page in sorted(ROOT.glob("results/**/*.md")) if "<!-- end of" in page.read_text()]
 
 
 def printed(words: list[str]) -> str:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from onepass.errors import InputError
 from onepass.executors.here import Here
-from onepass.report import paper_figures, proposition
+from onepass.report import evidence, paper_figures, proposition
 from onepass.report.proposition import Decomposed, decomposed
 from onepass.report.tables import read
 
@@ -57,12 +57,12 @@ def rows(text):
     return [line.replace("\\|", "/").strip("| ").split(" | ") for line in lines[2:]]
 
 
-FIGURES = {
-    "fig1": 5 * 3,
-    "fig3": 11 * 3 + 1,
-    "fig7": 4,
-    "loss-curves": 2 * 3,
-    "proposition1": 2 * 3,
+FIGURES = {  # how many observations, of how many kinds of run
+    "fig1": (6, 3),
+    "fig3": (12, 4),
+    "fig7": (4, 1),
+    "loss-curves": (2, 3),
+    "proposition1": (2, 3),
 }
 
 
@@ -78,15 +78,26 @@ def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
         image.load()
     beside = output.with_suffix(".md").read_text()
     assert done.out == f"{beside}\n{output}\n"
-    found = rows(beside)
-    assert len(found) == FIGURES[what]
+    found, (count, kinds) = rows(beside), FIGURES[what]
+    assert len(found) == count
     assert ("± its standard error" in beside) == (what != "proposition1")
-    for where, _, of, measured, verdict in found:
-        assert where[0] in "456" and of.startswith("synthetic, M=100, adam")
-        verdicts = ("confirmed", "contradicted", "undecided", "not measured")
-        assert verdict.strip("*") in verdicts
-        numbers = any(words in measured for words in ("samples", "(n=", "(one run"))
-        assert numbers != (verdict == "**not measured**")
+    header = beside.splitlines()[0].strip("| ").split(" | ")
+    assert all(of.startswith("synthetic, M=100, adam: ") for of in header[3:])
+    for where, _, _, *cells in found:
+        assert where[0] in "456" and len(cells) == kinds == len(header) - 3
+        for told, verdict in (cell.strip("*").rsplit(": ", 1) for cell in cells if ": " in cell):
+            assert verdict in ("confirmed", "contradicted", "undecided")
+            assert any(words in told for words in ("samples", "(n=", "(one run"))
+        assert {cell for cell in cells if ": " not in cell} <= {"-", "not measured"}
+
+
+def test_joint_training_shares_the_column_of_the_one_method_beside_it(runs, tmp_path):
+    results = read(runs)
+    two = [result for result in results if result.method in ("er", "joint")]
+    for drawn, columns in ((two, 1), (results, 4)):
+        found = paper_figures.fig3(drawn, tmp_path / "fig3.png")
+        assert len({one.runs for one in found}) == columns
+        assert [one.claim for one in found].count(evidence.FIG3_JOINT.says) == 1
 
 
 def ended(folder):
@@ -103,8 +114,10 @@ def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
         shares.append(np.mean([rate < -1 for rate in pairs]))
     assert len(shares) == 2
     onepass("figure", "fig1", runs, "-o", tmp_path / "one.png")
-    told = [row for row in rows((tmp_path / "one.md").read_text()) if "er replay=10" in row[2]]
-    assert f": {np.mean(shares):.3g} ± " in told[0][3]
+    header, _, first, *_ = (tmp_path / "one.md").read_text().replace("\\|", "/").split("\n")
+    told = dict(zip(header.split(" | "), first.split(" | "), strict=True))
+    (cell,) = (cell for of, cell in told.items() if "er replay=10" in of)
+    assert cell.strip("*").startswith(f"{np.mean(shares):.3g} ± ")
 
 
 def test_a_run_without_its_probe_is_named(runs, tmp_path):
@@ -297,7 +310,7 @@ def test_gaps_are_told_of_the_sides_that_were_there():
         ([new], "mean 3 (new)"),
         ([old], "mean 3 (old)"),
     ):
-        assert proposition.observed("runs", samples)[0].measured.endswith(f"; {told}")
+        assert proposition.observed("runs", samples)[0].found.endswith(f"; {told}")
 
 
 def test_padding_is_not_decomposed(monkeypatch):
