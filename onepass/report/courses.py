@@ -23,6 +23,11 @@ SAID = {
 }
 
 
+def was_watched(result: Result, probe: str) -> bool:
+    """Whether there are lines of this probe: a line of results has none."""
+    return not lines.file_of(result.out) and RunFolder(Path(result.out)).lines_file(probe).is_file()
+
+
 def heard(result: Result, probe: str) -> list[dict[str, Any]]:
     """The lines of a probe in a run's folder."""
     if file := lines.file_of(result.out):

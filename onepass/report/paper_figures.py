@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from onepass.errors import InputError
 from onepass.files import write_text
 from onepass.report import evidence, proposition
-from onepass.report.courses import Course, mean_of_numbers
+from onepass.report.courses import Course, mean_of_numbers, was_watched
 from onepass.report.evidence import Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.report.formats import Cell, Table, markdown
@@ -150,17 +150,19 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     return found
 
 
-PAPER_FIGURES: dict[str, Callable[[Sequence[Result], Path], list[Observation]]] = {
-    "fig1": fig1,
-    "fig3": fig3,
-    "fig7": fig7,
-    "loss-curves": loss_curves,
-    "proposition1": proposition1,
+Draw = Callable[[Sequence[Result], Path], list[Observation]]
+PAPER_FIGURES: dict[str, tuple[Draw, str]] = {  # by which probe's lines
+    "fig1": (fig1, "balance"),
+    "fig3": (fig3, "balance"),
+    "fig7": (fig7, "balance"),
+    "loss-curves": (loss_curves, "losses"),
+    "proposition1": (proposition1, "logits"),
 }
 
 
 def drawn(what: str, results: Sequence[Result], output: Path) -> str:
-    """Draws a figure, and says in a file of its name, ending in .md, what follows from it."""
+    """Draws a figure, and says in a file of its name, ending in .md, what follows from it. Runs
+    that its probe did not watch are left out, which is said there, unless there are no others."""
     check_suffix(output)
     beside = output.with_suffix(".md")
     header = f"| {' | '.join(COLUMNS[:2])} |".encode()
@@ -168,9 +170,15 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
         raise InputError(
             f"{beside} would be replaced, and is no page of a figure: name it otherwise"
         )
+    draw, probe = PAPER_FIGURES[what]
+    watched = [result for result in results if was_watched(result, probe)]
     with mpl.rc_context(STYLE):
-        found = PAPER_FIGURES[what](results, output)
-    text = as_markdown(found, [] if what == "proposition1" else [("", evidence.HOW)])
+        found = draw(watched or results, output)
+    notes = [] if what == "proposition1" else [("", evidence.HOW)]
+    if others := len(results) - len(watched):
+        told = f"Left out, since they were run without --probe {probe}: {others} of"
+        notes.append(("", f"{told} {len(results)} runs."))
+    text = as_markdown(found, notes)
     write_text(beside, text)
     return text
 

@@ -129,6 +129,18 @@ def test_a_run_without_its_probe_is_named(runs, tmp_path):
     assert not (tmp_path / "one.png").exists() and not (tmp_path / "one.md").exists()
 
 
+def test_runs_that_nobody_watched_are_left_out_and_counted(runs, tmp_path):
+    done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    assert done.status == 0
+    both, alone = (
+        onepass("figure", "fig1", *folders, "-o", tmp_path / "one.png")
+        for folders in ((runs, tmp_path), (runs,))
+    )
+    told = "Left out, since they were run without --probe balance: 1 of 6 runs."
+    assert told in both.out and "Left out" not in alone.out
+    assert both.out.replace(f"{told}\n\n", "") == alone.out
+
+
 def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
     (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
     for what, missing in (("fig3", "joint"), ("fig7", "joint")):
