@@ -1,0 +1,83 @@
+"""A-PN in two readings: by the plain softmax, as the paper defines it and the probe `balance`
+watches it, and by the gradients that the method's own loss sends to its logits.
+
+    python benchmarks/own_rates.py gsa --dataset mnist --memory 500 --seed 0 >> FILE.jsonl
+    python benchmarks/own_rates.py gsa --dataset mnist --memory 500 --set weights=none >> FILE.jsonl
+
+Prints one JSON object: both rates by class, and the mean of |A-PN + 1| of each. On a CPU, since a
+step that is captured has no hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.evaluate import evaluate
+from onepass.job import Job
+from onepass.learner import Learner
+from onepass.probes import BalanceProbe
+from onepass.record import surroundings
+from onepass.report.evidence import imbalance
+from onepass.supplies import Supplies
+
+
+@dataclass
+class OwnGradients:
+    """The sums of what the loss sends to each logit, by sign."""
+
+    positive: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
+    negative: Tensor = field(default_factory=lambda: torch.zeros(0))  # (C)
+
+    def watch(self, learner: Learner) -> None:
+        """Stands between a learner and its network, for every output that trains."""
+        forward = learner.forward
+
+        def watched(*samples: Any) -> Any:
+            outputs = forward(*samples)
+            for out in outputs:
+                if out.logits.requires_grad:
+                    out.logits.register_hook(self.add)
+            return outputs
+
+        learner.forward = watched  # type: ignore[method-assign]
+
+    def add(self, gradient: Tensor) -> None:
+        if more := gradient.shape[1] - len(self.positive):
+            self.positive = torch.nn.functional.pad(self.positive, (0, more))
+            self.negative = torch.nn.functional.pad(self.negative, (0, more))
+        self.positive += gradient.clamp(min=0).sum(dim=0)
+        self.negative += gradient.clamp(max=0).sum(dim=0)
+
+    def rates(self, classes: int) -> list[float]:
+        return [float(rate) for rate in (self.positive / self.negative)[:classes]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("method")
+    parser.add_argument("--dataset", default=Job.dataset)
+    parser.add_argument("--memory", type=int, default=Job.memory)
+    parser.add_argument("--seed", type=int, default=Job.seed)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
+    given = vars(parser.parse_args())
+    settings = dict(word.split("=", 1) for word in given.pop("set"))
+    job = Job(**given, settings=settings, device="cpu")
+    stream, learner = job.make(Supplies().dataset(job))
+    own, plain = OwnGradients(), BalanceProbe()
+    own.watch(learner)
+    *_, last = evaluate(learner, stream, every=len(stream), listeners=[plain])
+    by_softmax = plain.a_pn()
+    rates = {"softmax": list(by_softmax.values()), "own": own.rates(len(by_softmax))}
+    far = {name: imbalance(values) for name, values in rates.items()}
+    found = {"accuracy": last.accuracy, "a_pn": rates, "imbalance": far}
+    print(json.dumps({**given, "settings": settings, **found, **surroundings()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
