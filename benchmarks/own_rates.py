@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onepass.devices import computing
 from onepass.evaluate import evaluate
 from onepass.job import Job
 from onepass.learner import Learner
@@ -42,7 +43,7 @@ class OwnGradients:
             outputs = forward(*samples)
             for out in outputs:
                 if out.logits.requires_grad:
-                    out.logits.register_hook(self.add)
+                    out.logits.register_hook(self.add)  # type: ignore[no-untyped-call]
             return outputs
 
         learner.forward = watched  # type: ignore[method-assign]
@@ -71,7 +72,8 @@ def main() -> None:
     stream, learner = job.make(Supplies().dataset(job))
     own, plain = OwnGradients(), BalanceProbe()
     own.watch(learner)
-    *_, last = evaluate(learner, stream, every=len(stream), listeners=[plain])
+    with computing(job.threads, job.deterministic):
+        *_, last = evaluate(learner, stream, every=len(stream), listeners=[plain])
     by_softmax = plain.a_pn()
     rates = {"softmax": list(by_softmax.values()), "own": own.rates(len(by_softmax))}
     far = {name: imbalance(values) for name, values in rates.items()}

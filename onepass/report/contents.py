@@ -40,13 +40,15 @@ def contents(*paths: Path) -> dict[str, Any]:
     room = NUMBERS // max(1, len(groups))
     places = {one.out: row for row, group in enumerate(groups) for one in group}
     common = _common_words(groups)
+    # a finished run that is of no row lies elsewhere too, and counts there
+    once = [run for run in runs if run.result is None or run.entry.where in places]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "onepass": __version__,
         "sources": [_word(str(path)) for path in paths],
         "passed_over": {_word(str(path)): count for path, count in passed_over.items()},
         "rows": [_row(group, by_place, common, room) for group in groups],
-        "runs": [_run(run, places.get(run.entry.where)) for run in runs],
+        "runs": [_run(run, places.get(run.entry.where)) for run in once],
     }
 
 

@@ -94,17 +94,34 @@ def _bare(key: str) -> str:
 
 
 def find(*paths: Path, parse: Parse = files.glanced) -> list[Entry]:
-    """Every run at or below folders, in order of their paths, and every line of files."""
+    """Every run at or below folders, in order of their paths, and every line of files; of files
+    that lie in a folder only what is a run, or damaged, since searches have lines too."""
     found: list[Entry] = []
+    read: set[Path] = set()
     for path in paths:
-        if lines.is_lines(path):
-            found += [_line(text, place, parse) for place, text in lines.texts(path)]
-        elif path.is_dir():
+        if path.is_dir():
             found += sorted(_below(path, parse), key=lambda entry: entry.where)
-        else:
+        elif not lines.is_lines(path):
             raise RunError(f"there is no folder {path}, and no .jsonl file of that name")
+        for file in [one for one in lines.files_at(path) if one not in read]:
+            read.add(file)
+            other = set() if file in paths else of_no_run(file)
+            found += [_line(text, at, parse) for at, text in lines.texts(file) if at not in other]
     if not found:
         raise RunError(f"there is no run in {', '.join(map(str, paths))}")
+    return found
+
+
+def of_no_run(file: Path) -> set[str]:
+    """The places of lines that are whole, and lack what every result says."""
+    found = set()
+    for place, text in lines.texts(file):
+        try:
+            content = lines.content(text, place)
+        except RunError:  # listed as damaged
+            continue
+        if any(name not in content for name in lines.NEEDED):
+            found.add(place)
     return found
 
 

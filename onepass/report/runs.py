@@ -12,7 +12,7 @@ from typing import Any
 from onepass import files, lines
 from onepass.errors import RunError
 from onepass.record import DAMAGED_NAME, RunFolder
-from onepass.report.listing import Entry, find
+from onepass.report.listing import Entry, find, of_no_run
 from onepass.result import Result
 from onepass.scoring import Point
 
@@ -81,28 +81,14 @@ def recorded(*paths: Path) -> tuple[list[Recorded], dict[Path, int]]:
     """All runs at or below folders, and in files of lines, also of such that lie in a folder. Runs'
     own folders come first, since they have more to show. Lines of anything else, such as a search,
     are passed over: how many, by their files."""
-    of_lines = list(dict.fromkeys(file for path in paths for file in lines.files_at(path)))
-    folders = [path for path in paths if not lines.is_lines(path)]
-    others = {file: _of_no_run(file) for file in of_lines}
+    of_lines = dict.fromkeys(file for path in paths for file in lines.files_at(path))
+    others = {file: of_no_run(file) for file in of_lines}
     foreign = set[str]().union(*others.values())
-    found = find(*folders, *of_lines, parse=files.parsed)
+    found = sorted(find(*paths, parse=files.parsed), key=lambda entry: entry.folder is None)
     runs = [_recorded(entry) for entry in found if entry.where not in foreign]
     if not runs:
         raise RunError(f"there is no run in {', '.join(map(str, paths))}")
     return runs, {file: len(places) for file, places in others.items() if places}
-
-
-def _of_no_run(file: Path) -> set[str]:
-    """The places of lines that are whole, and lack what every result says."""
-    found = set()
-    for place, text in lines.texts(file):
-        try:
-            content = lines.content(text, place)
-        except RunError:  # listed as damaged
-            continue
-        if any(name not in content for name in lines.NEEDED):
-            found.add(place)
-    return found
 
 
 def _recorded(entry: Entry) -> Recorded:

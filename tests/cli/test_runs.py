@@ -91,6 +91,15 @@ def test_lines_and_folders_are_listed_together(runs: Path, file: Path) -> None:
     assert len(both) == 11
 
 
+def test_lines_in_a_folder_are_listed_but_for_those_of_no_run(file: Path) -> None:
+    search = file.with_name("search.jsonl")
+    search.write_text('{"lr": 0.1, "points": []}\n')
+    places = [f"{file}:{number}" for number in range(1, 6)]
+    for asked in ((file.parent,), (file.parent, file)):
+        assert [one["where"] for one in listed(*asked)] == places
+    assert listed(search)[0]["problem"].startswith("it has no ")
+
+
 def test_a_broken_run_is_listed_with_the_steps_it_has_done(runs: Path) -> None:
     (one,) = listed(runs, "--where", "state=broken", "--columns", "where,method,steps_done,steps")
     assert one == {"where": str(runs / "stopped"), "method": "er", "steps_done": 3, "steps": 10}

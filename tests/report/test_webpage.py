@@ -216,8 +216,10 @@ def test_lines_are_shown_with_what_they_have(runs: Path, tmp_path: Path) -> None
     damaged = "its memory is of the wrong type"
     assert told == [(f"{file}:1", "finished", ""), (f"{file}:3", "damaged", damaged)]
     assert data["passed_over"] == {str(file): 1}
+    shutil.copy(file, tmp_path / "kept too.jsonl")  # whose runs count once
     of_folder = report(tmp_path, to=tmp_path / "of_folder.html")
-    assert of_folder["rows"] == data["rows"]
+    assert len(of_folder["rows"]) == 1 and row_of(of_folder, "er")["seeds"] == row["seeds"]
+    assert [run["state"] for run in of_folder["runs"]].count("finished") == 1
 
 
 def test_no_run_is_lost_silently(runs: Path, tmp_path: Path) -> None:
