@@ -34,14 +34,12 @@ Endings = Generator[Ended, None, None]
 
 @dataclass(frozen=True)
 class Entry:
-    """A run of a sweep: how far it is, its result if it has one, and what is wrong with its folder
-    if that is damaged."""
+    """A run of a sweep: how far it is, and its result if it has one."""
 
     planned: Planned
     state: State
     folder: RunFolder
     result: Result | None = None
-    problem: str = ""
 
     @property
     def job(self) -> Job:
@@ -57,11 +55,11 @@ def survey(planned: Sequence[Planned], out: Path, lines: Sequence[Result]) -> li
 def _found(one: Planned, folder: RunFolder, held: Mapping[str, Result]) -> Entry:
     if held and (line := held.get(one.job.identity)):
         return Entry(one, "finished", folder, line)
-    state, problem = state_of(folder)
+    state, _ = state_of(folder)
     if state == "finished":
         result = finished(folder, one.job)
         return Entry(one, "finished" if result else "to run", folder, result)
-    return Entry(one, state, folder, problem=problem)
+    return Entry(one, state, folder)
 
 
 def check(planned: Sequence[Planned], executor: Executor) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
-from onepass import registry
+from onepass import registry, streams
 from onepass.job import Job
 from onepass.result import Result
 
 RECENT = 3  # measurements that count: a card, or who shares it, may have changed since the others
 SCORED = 1 / 3  # of what a trained image costs, which is also passed back
+CUTS = ("tasks", "batch", "class_order", "boundaries")  # leave a stream its samples
 Kind = tuple[object, ...]
 
 
 class Costs:
     """Seconds of finished runs: of the same kind (all but the seed) if there are any, or else of
     runs on the same data, in proportion to the images that pass through the network; those of the
-    same method first.
+    same method first. A stream that nobody has measured is taken for the longest of its data.
 
     >>> costs = Costs([])
     >>> costs.expected(Job("er", device="cpu")) is None
@@ -42,7 +43,8 @@ class Costs:
             return  # of an earlier version, that did not record it
         samples = result.steps * result.batch
         images = samples * (trained + SCORED * scored)
-        self._samples[place] = samples
+        for which in (place, (*place, *_stream(result.validation, result.stream_settings))):
+            self._samples[which] = max(samples, self._samples.get(which, 0))
         if images:
             for whose in (place, (*place, result.method)):
                 self._rates.setdefault(whose, []).append(took / images)
@@ -56,13 +58,22 @@ class Costs:
         images = _images_per_sample(job)
         if not rates or not images:
             return None
-        return self._samples[place] * images * _recent(rates)
+        asked = job.asked_of_stream()
+        usual = streams.STREAMS[asked["stream"]].defaults
+        which = (*place, *_stream(job.validation, usual | asked))
+        return self._samples.get(which, self._samples[place]) * images * _recent(rates)
 
 
 def kind_of(job: Job) -> Kind:
     """Jobs of one kind differ in their seeds only, and take equally long."""
     memory = job.memory if job.uses_memory else 0
     return (job.dataset_identity, job.device_kind, job.method, memory, job.variant)
+
+
+def _stream(validation: float, settings: Mapping[str, object]) -> Kind:
+    """What decides how many samples a run learns from, besides its data; 50 and 50.0 are one."""
+    chosen = [(name, value) for name, value in settings.items() if name not in CUTS]
+    return (validation, *sorted((name, str(value).removesuffix(".0")) for name, value in chosen))
 
 
 def _images_per_sample(job: Job) -> float:

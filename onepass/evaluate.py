@@ -1,6 +1,7 @@
-"""The only loop: learn a batch, and from time to time score the learner on the test set.
+"""The loop: learn a batch, and from time to time score the learner on the test set. There are two
+of it, over a stream whose length is known and over batches that come.
 
-It is a generator; printing, recording and drawing are its customers, and listeners are told.
+They are generators; printing, recording and drawing are their customers, and listeners are told.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from onepass.scoring import (
     TestBatches,
     TestSet,
     Tick,
+    first_scorable,
     predicted_rows,
     rows_of,
 )
@@ -115,8 +117,9 @@ def walk(
     """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
     is told of steps, points and tasks; of start and end it has to be told by the caller."""
     make_ready(learner, stream)
-    if every is not None and every < 1:
-        raise InputError(f"every must be at least 1, not {every}")
+    if every is not None and every < (least := first_scorable(stream)):
+        lacking = "" if least == 1 else ": no class that came before has test samples"
+        raise InputError(f"every must be at least {least}, not {every}{lacking}")
     with room_for(_numbers(learner, stream)):
         yield from _walk(learner, stream, every, prequential, start, listener)
 

@@ -90,6 +90,13 @@ def check_scorable(stream: Stream) -> None:
             raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
 
 
+def first_scorable(stream: Stream) -> int:
+    """After how many batches there is something to score."""
+    tested = set(stream.dataset.test_y.tolist())
+    steps = range(len(stream))
+    return 1 + next((at for at in steps if tested.intersection(stream.batch(at)[1].tolist())), 0)
+
+
 class Scores(NamedTuple):
     """Correct predictions and test samples, per class; and `Point.confusion`, at the boundaries of
     tasks that are known ahead."""

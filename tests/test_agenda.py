@@ -141,6 +141,27 @@ def test_its_own_method_says_more_than_others(synthetic: Result) -> None:
     assert Costs([gsa, er]).expected(job) == pytest.approx(740, rel=0.01)
 
 
+def test_a_stream_is_as_long_as_it_was_and_one_that_nobody_measured_as_the_longest(
+    synthetic: Result,
+) -> None:
+    tail = {"stream": "long-tail", "rho": 100.0, "tasks": 5, "batch": 10}
+    quarter = {"steps": synthetic.steps // 4, "seconds": synthetic.seconds / 4}
+    whole = replace(synthetic, scoring_seconds=0.0, capture_seconds=0.0)
+    short = replace(whole, stream="long-tail", stream_settings=tail, **quarter)
+    held_out = replace(short, stream_settings=whole.stream_settings, validation=0.75)
+    job = Job("er", "synthetic", memory=7, device="cpu")
+    for measured in ([whole, short, held_out], [held_out, short, whole]):
+        costs = Costs(measured)
+        assert costs.expected(job) == pytest.approx(whole.seconds, rel=0.01)
+        cut = replace(job, batch=5, tasks=2, settings={"replay": "32"})
+        assert costs.expected(cut) == pytest.approx(whole.seconds, rel=0.01)
+        for like in ({"stream": "long-tail:rho=100"}, {"validation": 0.75}):
+            expected = costs.expected(replace(job, **like))
+            assert expected == pytest.approx(short.seconds, rel=0.05)
+        other = replace(job, stream="long-tail:rho=50")
+        assert costs.expected(other) == pytest.approx(whole.seconds, rel=0.01)
+
+
 def test_of_other_data_or_another_device_nothing_is_known(synthetic: Result) -> None:
     costs = Costs([synthetic])
     assert costs.expected(Job("er", "digits", device="cpu")) is None

@@ -155,6 +155,20 @@ def test_a_class_without_test_images_counts_for_nothing(data):
     assert last.total == (7, 0, 7, 7, 7, 7)
 
 
+def test_no_score_may_come_before_a_class_that_has_test_images(data):
+    order = ClassIncremental(data, tasks=3, batch=1, seed=1)
+    first = order.batch(0)[1]
+    came = next(at for at in range(len(order)) if order.batch(at)[1] != first)
+    held = data.test_y != first
+    bare = onepass.Dataset(
+        "bare", data.train_x, data.train_y, data.test_x[held], data.test_y[held], data.class_names
+    )
+    stream = ClassIncremental(bare, tasks=3, batch=1, seed=1)
+    with pytest.raises(InputError, match=f"at least {came + 1}, not {came}: no class that came"):
+        list(evaluate(learner(memory=20), stream, every=came))
+    assert next(iter(evaluate(learner(memory=20), stream, every=came + 1))).step == came + 1
+
+
 def test_a_learner_that_knows_other_labels_too_is_scored_on_those_of_the_dataset(stream):
     one = learner(memory=20)
     one.learn(torch.zeros(2, 10), [77, 78])

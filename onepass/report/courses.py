@@ -15,6 +15,7 @@ from onepass.errors import InputError, RunError
 from onepass.record import RunFolder
 from onepass.result import Result
 
+ROUNDING = 1e-12
 # What a line of each probe says, as far as it is used here.
 SAID = {
     "balance": {"p", "n", "pn", "a_pn", "pn_of_tasks"},
@@ -24,8 +25,10 @@ SAID = {
 
 
 def was_watched(result: Result, probe: str) -> bool:
-    """Whether there are lines of this probe: a line of results has none."""
-    return not lines.file_of(result.out) and RunFolder(Path(result.out)).lines_file(probe).is_file()
+    """Whether this probe saw the whole run, and its lines are there: a line of results has none."""
+    if lines.file_of(result.out) or probe in result.dropped:
+        return False
+    return RunFolder(Path(result.out)).lines_file(probe).is_file()
 
 
 def heard(result: Result, probe: str) -> list[dict[str, Any]]:
@@ -99,7 +102,9 @@ class Course:
         Not a number if that was not counted, by an older version."""
         told = self.ends[t].get("p_new", {})
         new = mean_of_numbers([number(told.get(label)) for label in self.labels[of]])
-        return new if by_new else self.mean_gradient("p", t, of) - new
+        whole = self.mean_gradient("p", t, of)
+        # what rounding leaves of two equal sums is nobody's push
+        return new if by_new else (0.0 if abs(whole - new) < ROUNDING * whole else whole - new)
 
     def mean_pull(self, t: int) -> float:
         """The mean of 1 - p over the samples of the classes of task t in their own task: by how
@@ -128,6 +133,14 @@ class Course:
     def a_pn_of_tasks(self) -> list[list[float]]:
         rates = self.ends[-1]["a_pn"]
         return [[number(rates[label]) for label in group] for group in self.labels]
+
+    def read_all(self) -> None:
+        """Every number once, so that what is damaged is found before anything is drawn."""
+        for t in range(self.tasks):
+            self.pn_since(t), self.accuracy_since(t), self.mean_pull(t)
+            for of in range(t + 1):
+                self.mean_gradient("n", t, of), self.pushed(t, of, by_new=False)
+        self.rates_of_first_task(), self.class_accuracy, self.a_pn_of_tasks
 
 
 def _arrivals(ends: Sequence[dict[str, Any]]) -> list[list[str]]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from onepass import registry
-from onepass.errors import UnknownNameError
+from onepass.errors import InputError, UnknownNameError
 from onepass.job import COMMON
 from onepass.report import published
 from onepass.report.formats import Cell, Table
@@ -34,16 +34,20 @@ def grid(
     pivot: str | None = None,
 ) -> Table:
     """Rows as cells: of these columns, or of the usual ones, with a column of variants only if
-    there are any. `beside`: `published` figures, or those of a method (or of one variant: `gsa
-    tuned`) to compare with. `apart` puts means and deviations in columns of their own, for programs
-    to read; `per_run`: each row is of one run. `pivot` puts what differs in that side by side."""
+    there are any. `beside`: `published` figures, or those of one method (or of one variant:
+    `gsa tuned`) to compare with. `apart` puts means and deviations in columns of their own, for
+    programs to read; `per_run`: each row is of one run. `pivot` puts what differs in that side by
+    side."""
     lines = [_cells(row, apart) for row in rows]
     if per_run:
         lines = [_of_one_run(row, line) for row, line in zip(rows, lines, strict=True)]
     elif not apart:
         _rank(rows, lines)
     notes = []
-    for name in beside:
+    methods = {name for name in beside if name != "published"}
+    if len(methods) > 1:
+        raise InputError(f"a table is tested against one method, not {len(methods)}")
+    for name in dict.fromkeys(beside):
         notes += _published(rows, lines, apart) if name == "published" else []
         notes += _compare(rows, lines, name, apart) if name != "published" else []
     check_columns(columns, lines[0])

@@ -95,7 +95,8 @@ def _bare(key: str) -> str:
 
 def find(*paths: Path, parse: Parse = files.glanced) -> list[Entry]:
     """Every run at or below folders, in order of their paths, and every line of files; of files
-    that lie in a folder only what is a run, or damaged, since searches have lines too."""
+    that lie in a folder only what is a run, or damaged, since searches have lines too. What lies at
+    or below several of the paths is there once."""
     found: list[Entry] = []
     read: set[Path] = set()
     for path in paths:
@@ -109,7 +110,7 @@ def find(*paths: Path, parse: Parse = files.glanced) -> list[Entry]:
             found += [_line(text, at, parse) for at, text in lines.texts(file) if at not in other]
     if not found:
         raise RunError(f"there is no run in {', '.join(map(str, paths))}")
-    return found
+    return list({entry.where: entry for entry in found}.values())
 
 
 def of_no_run(file: Path) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 FEWEST = 3  # pairs for a t-test: with two, any spread at all is luck
 FEWEST_FOR_RANKS = 6  # with fewer the signed-rank test cannot come below 0.05 at all
+DIGITS = 9  # of a difference: the next ones are of the arithmetic, and make equal ones differ
 HOW = (
     "difference: mean ± standard deviation over the seeds that both have (pairs). p: two-sided, by "
     f"the paired t-test ({FEWEST} pairs or more) and by Wilcoxon's signed-rank test (of "
@@ -32,7 +33,7 @@ def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparis
     (1.0, 2.0, 3.0)
     """
     shared = sorted(ours.keys() & theirs.keys())
-    differences = tuple(ours[seed] - theirs[seed] for seed in shared)
+    differences = tuple(round(ours[seed] - theirs[seed], DIGITS) for seed in shared)
     if len(set(differences)) < 2:
         return Comparison(differences, None, None)
     from scipy import stats

@@ -16,13 +16,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from onepass.errors import InputError
+from onepass.errors import InputError, OnepassError, RunError
 from onepass.files import write_text
+from onepass.record import DAMAGED
 from onepass.report import evidence, proposition
 from onepass.report.courses import Course, mean_of_numbers, was_watched
 from onepass.report.evidence import Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.report.formats import Cell, Table, markdown
+from onepass.report.tables import told_apart
 from onepass.result import Result
 from onepass.words import plain
 
@@ -122,16 +124,16 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     closed form."""
     panels = by_setting([result for result in results if result.tasks > 1])
     rows = [
-        (setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()
+        (setting, name, samples)
+        for setting, panel in panels.items()
+        for name, runs in panel.items()
+        if (samples := [one for run in runs for one in proposition.decompositions(run)])
     ]
+    if not rows:
+        raise InputError(f"{results[0].method} trains no sample by a softmax: nothing to decompose")
     figure, grid = _sheet(len(rows), 2)
     found = []
-    for axes, (setting, name, runs) in zip(grid, rows, strict=True):
-        samples = [one for run in runs for one in proposition.decompositions(run)]
-        if not samples:
-            raise InputError(
-                f"{runs[0].method} trains no sample by a softmax: nothing to decompose"
-            )
+    for axes, (setting, name, samples) in zip(grid, rows, strict=True):
         for colour, side in zip(COLOURS, (True, False), strict=False):
             own = [one for one in samples if one.new is side]
             style: Any = {"s": 10, "alpha": 0.6, "linewidths": 0, "color": colour}
@@ -171,7 +173,11 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
             f"{beside} would be replaced, and is no page of a figure: name it otherwise"
         )
     draw, probe = PAPER_FIGURES[what]
+    # joint training stands beside rates, and in no other figure
+    results = [result for result in results if result.tasks > 1 or probe == "balance"]
     watched = [result for result in results if was_watched(result, probe)]
+    for result in watched:
+        _check_readable(result, probe)
     with mpl.rc_context(STYLE):
         found = draw(watched or results, output)
     notes = [] if what == "proposition1" else [("", evidence.HOW)]
@@ -181,6 +187,23 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     text = as_markdown(found, notes)
     write_text(beside, text)
     return text
+
+
+READ: dict[str, Callable[[Result], object]] = {  # what figures need of a probe's lines
+    "balance": lambda result: Course(result).read_all(),
+    "losses": evidence.task_losses,
+    "logits": proposition.decompositions,
+}
+
+
+def _check_readable(result: Result, probe: str) -> None:
+    try:
+        READ[probe](result)
+    except OnepassError:
+        raise
+    except (*DAMAGED, IndexError):
+        told = f"its result or {probe}.jsonl does not hold what it should"
+        raise RunError(f"{result.out} is damaged: {told}") from None
 
 
 def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] = ()) -> str:
@@ -201,6 +224,7 @@ def as_markdown(found: Sequence[Observation], notes: Sequence[tuple[str, str]] =
 def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Setting, Panel]:
     """The runs of each dataset, size of the memory and optimiser; joint training, which has no
     memory, stands beside each of them."""
+    results = told_apart(results)
     panels: dict[Setting, list[Result]] = {}
     for result in results:
         if result.tasks > 1:
@@ -246,7 +270,9 @@ def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
         elif (kind := str(result.settings.get("weights"))) in kinds:
             words = [word for word in result.variant.split() if not word.startswith("weights=")]
             name = plain(" ".join([result.method, *words]))
-            kinds[kind].setdefault(name, {})[result.seed] = Course(result)
+            of_kind = kinds[kind].setdefault(name, {})
+            if of_kind.setdefault(result.seed, course := Course(result)) is not course:
+                raise InputError(f"there are two runs of {name} with seed {result.seed}")
     found = {
         name: [
             Trio(adaptive[seed], without[seed], joint[seed])

@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -116,9 +115,7 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     settings that differ in spite of it."""
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
     revisions: dict[tuple[Any, ...], set[int]] = {}
-    names = _names_of_data(results)
-    for result in results:
-        named = replace(result, dataset=names[result.dataset, _data_of(result)])
+    for named in told_apart(results):
         key = (named.dataset, named.memory, named.method, named.variant)
         same = (named.seed, named.state_sha256, named.accuracy)
         groups.setdefault((*key, named.revision), {}).setdefault(same, named)
@@ -133,6 +130,12 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     ]
 
 
+def told_apart(results: Sequence[Result]) -> list[Result]:
+    """The same, but that two datasets have two names."""
+    names = _names_of_data(results)
+    return [replace(one, dataset=names[one.dataset, _data_of(one)]) for one in results]
+
+
 def _with_revision(result: Result, shown: set[int]) -> Result:
     """A result of another revision than the present one says so. One that was run before revisions
     were counted is of an unknown one, and says so where another one stands beside it."""
@@ -145,15 +148,14 @@ def _with_revision(result: Result, shown: set[int]) -> Result:
 
 def _of_the_same_settings(runs: list[Result]) -> list[list[Result]]:
     """One row, unless settings differ that the variant does not name: a preset has changed between
-    two runs. Then they are part of it. Old lines do not tell their settings."""
-    shared = set.intersection(*(set(run.settings) for run in runs)) - NOT_CHOSEN
-    first = runs[0].settings
-    differing = sorted(
-        name for name in shared if any(run.settings[name] != first[name] for run in runs)
-    )
+    two runs. Then they are part of it, and old lines, which do not tell their settings, are a
+    row of their own."""
+    told = [run.settings for run in runs if run.settings] or [{}]
+    shared = set.intersection(*map(set, told)) - NOT_CHOSEN
+    differing = sorted(name for name in shared if any(one[name] != told[0][name] for one in told))
     rows: dict[str, list[Result]] = {}
     for run in runs:
-        words = " ".join(f"{name}={run.settings[name]}" for name in differing)
+        words = " ".join(f"{name}={run.settings[name]}" for name in differing if run.settings)
         rows.setdefault(words, []).append(replace(run, variant=f"{run.variant} {words}".strip()))
     return list(rows.values())
 
@@ -212,16 +214,20 @@ def _first_of_each_seed(runs: list[Result]) -> list[Result]:
 
 
 def _told_apart(paths: set[str]) -> dict[str, str]:
-    """As much of the end of each path as makes them differ.
+    """As much of the end of each path as makes them differ; all of it where one place is written in
+    two ways.
 
     >>> sorted(_told_apart({"/data/a/pets", "/data/b/pets"}).values())
     ['a/pets', 'b/pets']
+    >>> sorted(_told_apart({"/data/pets", "/data/pets/"}).values())
+    ['/data/pets', '/data/pets/']
     """
-    for length in count(1):
-        ends = {path: "/".join(Path(path).parts[-length:]) for path in paths}
+    parts = {path: Path(path).parts for path in paths}
+    for length in range(1, max(map(len, parts.values())) + 1):
+        ends = {path: "/".join(parts[path][-length:]) for path in paths}
         if len(set(ends.values())) == len(paths):
-            break
-    return ends
+            return ends
+    return {path: path for path in paths}
 
 
 def _row(group: list[Result]) -> Row:

@@ -91,6 +91,14 @@ def test_lines_and_folders_are_listed_together(runs: Path, file: Path) -> None:
     assert len(both) == 11
 
 
+def test_a_run_below_several_paths_is_listed_once(runs: Path, results: list[Result]) -> None:
+    once = listed(runs)
+    for more in (runs, Path(results[0].out)):
+        assert listed(runs, more) == once
+    first = Path(results[-1].out)
+    assert next(one["where"] for one in listed(first, runs)) == str(first)
+
+
 def test_lines_in_a_folder_are_listed_but_for_those_of_no_run(file: Path) -> None:
     search = file.with_name("search.jsonl")
     search.write_text('{"lr": 0.1, "points": []}\n')

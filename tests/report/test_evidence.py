@@ -43,7 +43,7 @@ AS_SAID = course(
     by_new=[[0.5], [0.3, 0], [0.3, 0.3, 0], [0.3, 0.3, 0.3, 0]],
 )
 OPPOSITE = course(
-    pushed_down=[[0.1], [0.4, 0.25], [0.07, 0.3, 0.3], [0.3, 0.1, 0.2, 0.225]],
+    pushed_down=[[0.1], [0.4, 0.25], [0.07, 0.3, 0.3], [0.3, 0.1, 0.2, 0.5]],
     pulled_up=[[-0.4], [-0.5, -0.5], [-0.7, -0.4, -0.4], [-0.6, -0.5, -0.4, -0.6]],
     a_pn=[-0.9, -0.95, -0.98, -1.01],
     accuracy=[[60, None, None, None], [90, 75, None, None], [50, 85, 40, None], [80, 70, 30, 10]],
@@ -72,6 +72,27 @@ def test_a_task_may_be_pushed_down_by_the_next_one_alone():
     rates = {(1, 0): -2.0, (2, 0): -0.5, (2, 1): -1.5, (3, 0): -0.9, (3, 1): -1.0, (3, 2): -1.1}
     made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t, of])
     assert [claim.of(made) for claim in evidence.FIG1[:2]] == [0.5, 1.0]
+
+
+def test_the_first_task_which_is_in_balance_by_an_identity_makes_no_trend():
+    rates = [-1.0, -1.4, -1.3, -1.2]
+    made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t])
+    assert evidence.newest_gets_worse(made) == pytest.approx(-1)
+
+
+def test_what_rounding_leaves_of_a_push_is_none():
+    """No sample of an old class was trained."""
+    found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.3, -0.5)))
+    for noise, end in enumerate(found.ends):
+        end["p_new"] = {label: push * (1 + noise * 3e-16) for label, push in end["p"].items()}
+    assert math.isnan(evidence.trend_of_push_by_old(found))
+
+
+def test_rates_and_accuracies_are_of_the_same_classes():
+    """Which came in another order than that of their labels."""
+    made = Course(SimpleNamespace(class_accuracy=[10, 20, 30]))
+    made.__dict__["ends"] = [{"a_pn": {"2": -0.3, "0": -0.1, "1": -0.2}}]
+    assert (made.a_pn, made.class_accuracy) == ([-0.3, -0.1, -0.2], [30, 10, 20])
 
 
 def after(*a_pn, labels="01234"):
@@ -164,6 +185,8 @@ def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples()
     found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.5, -0.5)))
     found.ends[-1]["n"]["3"], found.ends[-1]["own"]["3"] = -0.25, 12.5
     assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 2.0)
+    found.ends[-1]["samples"] = 300  # of which these are fewer still
+    assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 6.0)
     del found.ends[-1]["own"]  # a line of an older version
     assert math.isnan(evidence.drop_of_each(found))
 
@@ -176,7 +199,7 @@ def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples()
         ([0.5, 0.6, 0.4], "confirmed"),
         ([-0.5, -0.6, -0.4], "contradicted"),
         ([0.5, -0.4], "undecided"),
-        ([0.5, 0.9, 0.1], "undecided"),  # t(2) = 4.3 standard errors
+        ([0.5, 0.78, 0.22], "undecided"),  # t(2) = 4.3 standard errors; at 90 %, 2.9
         ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
         ([0.0], "undecided"),  # as 9 of 10 pairs are to a bound of 0.9
         ([math.nan], "not measured"),

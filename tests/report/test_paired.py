@@ -59,6 +59,19 @@ def test_rows_that_always_differ_alike_have_no_p(shift: float) -> None:
     assert (found.t_test, found.wilcoxon) == (None, None)
 
 
+def test_differences_of_as_many_images_are_the_same_difference() -> None:
+    """Of 360, as percentages, which are no exact numbers: equal ones have no p, and share ranks."""
+    theirs = {seed: 100 * n / 360 for seed, n in enumerate((200, 211, 223, 238, 251, 307))}
+    ours = {seed: 100 * (round(3.6 * one) + 3) / 360 for seed, one in theirs.items()}
+    assert len({ours[seed] - theirs[seed] for seed in ours}) > 1
+    found = compared(ours, theirs)
+    assert (len(found.differences), found.t_test, found.wilcoxon) == (6, None, None)
+    ours[0] = theirs[0] + 100 * 6 / 360
+    assert compared(ours, theirs).wilcoxon == pytest.approx(
+        stats.wilcoxon([6, 3, 3, 3, 3, 3]).pvalue
+    )
+
+
 def rows(*arguments: object) -> list[dict[str, str]]:
     done = onepass("table", *arguments, "--format", "csv")
     assert done.status == 0, done.err
@@ -119,6 +132,15 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
     assert other == pytest.approx(one + 1, abs=1e-3)
     refused = onepass("table", file, "--against", "err")
     assert refused.status == 2 and "er lr=1, er lr=2, gsa" in refused.error
+
+
+def test_a_table_has_room_for_tests_against_one_method(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS), *of("scr", OURS))
+    asked = ("--against", "published", "--against", "er", "--against", "er")
+    assert rows(file, *asked)[0]["pairs"] == "6"
+    assert onepass("table", file, *asked).out.count("Compared with er.") == 1
+    refused = onepass("table", file, *asked, "--against", "gsa")
+    assert refused.status == 2 and "against one method, not 2" in refused.error
 
 
 def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,6 +140,55 @@ def test_runs_that_nobody_watched_are_left_out_and_counted(runs, tmp_path):
     told = "Left out, since they were run without --probe balance: 1 of 6 runs."
     assert told in both.out and "Left out" not in alone.out
     assert both.out.replace(f"{told}\n\n", "") == alone.out
+
+
+def damaged(file, change):
+    """The last line, or the whole, as `change` leaves it."""
+    text = file.read_text()
+    *before, last = text.strip().split("\n") if file.suffix == ".jsonl" else [text]
+    content = json.loads(last)
+    change(content)
+    file.write_text("\n".join([*before, json.dumps(content)]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "change"),
+    [
+        ("fig1", "run.json", lambda told: told.update(stream=[])),
+        ("fig3", "balance.jsonl", lambda told: told.update(p=1)),
+        ("fig7", "balance.jsonl", lambda told: told.update(pn_of_tasks=[])),
+        ("fig1", "result.json", lambda told: told.update(accuracy_matrix=[])),
+        ("proposition1", "logits.jsonl", lambda told: told["batches"][0].pop("logits")),
+    ],
+)
+def test_a_damaged_run_is_named(what, name, change, runs, tmp_path):
+    out = Path(shutil.copytree(runs, tmp_path / "runs"))
+    folder = next(out.glob("gsa-*-s0"))
+    damaged(folder / name, change)
+    done = onepass("figure", what, out, "-o", tmp_path / "one.png")
+    assert done.status == 2 and f"{folder} is damaged" in done.error
+    assert not (tmp_path / "one.png").exists()
+
+
+def test_runs_on_other_data_of_the_same_name_are_not_compared(runs, tmp_path):
+    others = {"dataset_identity": "/other/synthetic", "data_sha256": "f"}
+    results = [
+        replace(one, **others) if one.settings.get("weights") == "none" else one
+        for one in read(runs)
+    ]
+    with pytest.raises(InputError, match=r"no run of joint training on /?other/synthetic"):
+        paper_figures.fig7(results, tmp_path / "fig7.png")
+
+
+def test_a_method_without_a_softmax_is_left_out_of_proposition_1(runs, tmp_path, monkeypatch):
+    found = proposition.decompositions
+    of_gsa = lambda run: found(run) if run.method == "gsa" else []  # noqa: E731
+    monkeypatch.setattr(proposition, "decompositions", of_gsa)
+    told = paper_figures.proposition1(read(runs), tmp_path / "one.png")
+    assert {one.runs.split(": ")[1] for one in told} == {"gsa", "gsa weights=none"}
+    with pytest.raises(InputError, match="er trains no sample by a softmax"):
+        er = [one for one in read(runs) if one.method == "er"]
+        paper_figures.proposition1(er, tmp_path / "two.png")
 
 
 def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):

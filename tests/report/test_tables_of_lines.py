@@ -165,6 +165,31 @@ def test_seeds_of_a_preset_before_and_after_it_changed_are_two_rows(tmp_path: Pa
     assert found == {("best lr=0.0003", "70.5000", "2"), ("best lr=0.0007", "72.0000", "1")}
 
 
+def test_a_line_without_settings_hides_no_difference_of_others(tmp_path: Path) -> None:
+    settings = ({}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1})
+    lines = [told("er", n, 60.0 + 10 * n, settings=one) for n, one in enumerate(settings)]
+    made = rows(onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "csv").out)
+    found = [(row["variant"], row["accuracy"], row["n"]) for row in made]
+    assert found == [
+        ("", "60.0000", "1"),
+        ("lr=0.1", "80.0000", "2"),
+        ("lr=0.2", "80.0000", "1"),
+    ]
+    alike = written(tmp_path / "b.jsonl", lines[0], lines[1], lines[3])
+    (row,) = rows(onepass("table", alike, "--format", "csv").out)
+    assert row["n"] == "3"
+
+
+def test_data_at_one_place_that_is_written_in_two_ways_are_two_rows(tmp_path: Path) -> None:
+    places = ("/data/pets", "/data/pets/")
+    lines = [
+        told("er", 0, 50.0, dataset="pets", dataset_identity=place, data_sha256=str(number))
+        for number, place in enumerate(places)
+    ]
+    made = rows(onepass("table", written(tmp_path / "a.jsonl", *lines), "--format", "csv").out)
+    assert [row["dataset"] for row in made] == list(places)
+
+
 def test_the_committed_lines_are_rendered() -> None:
     results = Path(__file__).parents[2] / "results"
     found = rows(onepass("table", results, "--format", "csv").out)
