@@ -9,10 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 from command import onepass
+from matplotlib.figure import Figure
 from PIL import Image
 from reported import METHODS, changed, rows
 
+from onepass.record import RunFolder
 from onepass.report import figures
+from onepass.report.tables import read
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])
@@ -47,6 +50,19 @@ def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
     onepass("figure", "accuracy", runs, "--kind", "bars", "-o", output)
     for row in rows(onepass("table", runs, "--format", "csv").out):
         assert f"<!-- {float(row['accuracy']):.1f} -->" in output.read_text()
+
+
+def test_a_curve_is_the_mean_of_whole_runs(runs: Path, tmp_path: Path) -> None:
+    """A run with a broken line has no part in it."""
+    out = Path(shutil.copytree(runs, tmp_path / "runs"))
+    both = [one for one in read(out) if one.method == "er" and not one.variant][:2]
+    first, second = ([one.accuracy for one in RunFolder(Path(run.out)).points()] for run in both)
+    for expected in ([(a + b) / 2 for a, b in zip(first, second, strict=True)], second):
+        axes = Figure().subplots()
+        figures._curves(axes, {"er": both})
+        assert list(axes.lines[0].get_ydata()) == pytest.approx(expected)
+        events = Path(both[0].out) / "events.jsonl"
+        events.write_text("{\n" + events.read_text())
 
 
 def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from PIL import Image
 
 from onepass.errors import InputError
 from onepass.executors.here import Here
-from onepass.report import evidence, paper_figures, proposition
+from onepass.report import evidence, figures, paper_figures, proposition
+from onepass.report.courses import Course
 from onepass.report.proposition import Decomposed, decomposed
 from onepass.report.tables import read
 
@@ -99,6 +100,69 @@ def test_joint_training_shares_the_column_of_the_one_method_beside_it(runs, tmp_
         found = paper_figures.fig3(drawn, tmp_path / "fig3.png")
         assert len({one.runs for one in found}) == columns
         assert [one.claim for one in found].count(evidence.FIG3_JOINT.says) == 1
+
+
+@pytest.fixture
+def sheet(monkeypatch):
+    """Figures as they would be saved."""
+    kept = []
+    monkeypatch.setattr(paper_figures, "_finish", lambda figure, output: kept.append(figure))
+
+    def panels(what, results):
+        paper_figures.PAPER_FIGURES[what][0](results, Path("unused.png"))
+        return kept.pop().axes
+
+    return panels
+
+
+def drawn_as(axes, name):
+    (line,) = (line for line in axes.lines if line.get_label() == name)
+    return line.get_ydata()
+
+
+def mean_over(runs, of):
+    return np.mean([of(Course(run)) for run in runs], axis=0)
+
+
+def test_figure_1_shows_pn_and_accuracy_of_a_task_since_it_came(runs, sheet):
+    er = [one for one in read(runs) if one.method == "er"]
+    rates, accuracies = sheet("fig1", er)
+    for task in (0, 3):
+        since = mean_over(er, lambda course: course.pn_since(task))  # noqa: B023
+        assert drawn_as(rates, f"task {task + 1}") == pytest.approx(since)
+        since = mean_over(er, lambda course: course.accuracy_since(task))  # noqa: B023
+        assert drawn_as(accuracies, f"task {task + 1}") == pytest.approx(since)
+
+
+@pytest.mark.parametrize("what", ["fig3", "fig7"])
+def test_each_method_has_a_curve_of_its_own_rates(what, runs, sheet):
+    axes, *_ = sheet(what, read(runs))
+    panel = figures.named_groups(read(runs))
+    order = paper_figures._order(panel)
+    for name, group in panel.items():
+        rates = mean_over(group, lambda course: [course.ends[-1]["a_pn"][one] for one in order])
+        over_three = [np.mean(rates[max(0, at - 1) : at + 2]) for at in range(10)]
+        assert drawn_as(axes, name) == pytest.approx(over_three)
+
+
+def test_curves_of_losses_are_those_of_their_batches(runs, sheet):
+    er = [one for one in read(runs) if one.method == "er"]
+    (axes,) = sheet("loss-curves", er)
+    for batch in ("stream", "replay"):
+        curves = [[line[batch] for line in evidence.task_losses(run)] for run in er]
+        assert drawn_as(axes, f"{batch} batch") == pytest.approx(np.mean(curves, axis=0))
+
+
+def test_proposition_1_shows_both_losses_and_both_gaps(runs, sheet):
+    (gsa,) = (one for one in read(runs) if one.method == "gsa" and "none" not in one.variant)
+    losses, gaps = sheet("proposition1", [gsa])
+    samples = proposition.decompositions(gsa)
+    for place, new in enumerate((True, False)):
+        own = [one for one in samples if one.new is new]
+        shown = np.asarray(losses.collections[place].get_offsets())
+        assert shown == pytest.approx(np.array([(one.ce, one.decomposed) for one in own]))
+        shown = np.asarray(gaps.collections[place].get_offsets())
+        assert shown == pytest.approx(np.array([(one.gap, one.decomposed - one.ce) for one in own]))
 
 
 def ended(folder):
