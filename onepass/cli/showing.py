@@ -227,7 +227,19 @@ def figure(
     """Draw finished runs, a figure of the paper, or a stream."""
     from onepass.report import figures
 
-    if one_of("figure", what, FIGURES) == "accuracy":
+    one_of("figure", what, FIGURES)
+    of_stream = {
+        "--dataset": dataset != Job.dataset,
+        "--data-root": data_root is not None,
+        "--image-size": image_size is not None,
+        "--test-fraction": test_fraction is not None,
+        "--label": label is not None,
+        "--test": test is not None,
+        "--seed": seed != Job.seed,
+    }
+    _refuse("stream", what, of_stream)
+    _refuse("accuracy", what, {"--kind": kind != "both"})
+    if what == "accuracy":
         one_of("--kind", kind, figures.KINDS)
         figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
     elif what in PAPER_FIGURES:
@@ -246,6 +258,12 @@ def figure(
         table = filled(parse(_only(drawn)), {"tasks": usual_tasks(data.name, data.classes)})
         figures.stream(make(data, table, seed=seed), output)
     say(str(output))
+
+
+def _refuse(of: str, what: str, given: dict[str, bool]) -> None:
+    """Options of one figure that were given for another."""
+    if what != of and (in_vain := [name for name in given if given[name]]):
+        raise InputError(f"{in_vain[0]} goes with figure {of}, not with figure {what}")
 
 
 def _only(specs: list[str]) -> str:

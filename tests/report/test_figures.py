@@ -65,6 +65,24 @@ def test_a_curve_is_the_mean_of_whole_runs(runs: Path, tmp_path: Path) -> None:
         events.write_text("{\n" + events.read_text())
 
 
+@pytest.mark.parametrize(
+    ("what", "option", "of"),
+    [
+        ("accuracy", ("--seed", 7), "stream"),
+        ("fig1", ("--kind", "bars"), "accuracy"),
+        ("fig3", ("--test", "t.csv"), "stream"),
+        ("stream", ("--kind", "bars"), "accuracy"),
+    ],
+)
+def test_an_option_of_another_figure_is_refused(
+    what: str, option: tuple[object, ...], of: str, runs: Path, tmp_path: Path
+) -> None:
+    drawn = "blurry" if what == "stream" else runs
+    done = onepass("figure", what, drawn, *option, "-o", tmp_path / "one.png")
+    assert done.status == 2
+    assert f"{option[0]} goes with figure {of}, not with figure {what}" in done.error
+
+
 def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:
     onepass("figure", "accuracy", runs, "-o", tmp_path / "default.png")
     onepass("figure", "accuracy", runs, "-o", tmp_path / "both.png", "--kind", "both")
