@@ -329,14 +329,13 @@ def finished_runs(folder: Path) -> list[RunFolder]:
 
 def warn_of_missing_points(results: Sequence[Result]) -> None:
     """One line if events.jsonl of finished runs is not whole any more."""
-    without = [result.out for result in results if lacks_points(result)]
+    without = [result.out for result in results if _lacks_points(result)]
     if without:
         others = f" (and {len(without) - 1} more)" if without[1:] else ""
         log.warning("%s%s lacks points of its run", Path(without[0]) / "events.jsonl", others)
 
 
-def lacks_points(result: Result) -> bool:
-    """Whether events.jsonl of a finished run is not whole any more."""
+def _lacks_points(result: Result) -> bool:
     try:
         return not RunFolder(Path(result.out)).has_all_points(result)
     except RunError:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from onepass import lines
 from onepass.errors import InputError
 from onepass.files import write_atomically
-from onepass.record import RunFolder, lacks_points
+from onepass.record import RunFolder
 from onepass.report.tables import Spread, grouped, summarise
 from onepass.result import Result
 from onepass.scoring import Point
@@ -110,8 +110,8 @@ def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
     ends: set[int] = set()
     for colour, (name, group) in zip(cycle(_colours(len(groups))), groups.items(), strict=False):
         by_step: dict[int, list[float]] = {}
-        whole = [RunFolder(Path(result.out)) for result in group if not lacks_points(result)]
-        seen = [run.points() for run in whole]
+        runs = [(RunFolder(Path(result.out)), result) for result in group]
+        seen = [run.points() for run, result in runs if run.has_all_points(result)]
         for points in seen:
             for point in points:
                 by_step.setdefault(point.step, []).append(point.accuracy)
