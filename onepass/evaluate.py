@@ -183,12 +183,15 @@ def _walk_batches(
     if not learner.prepared:
         learner.prepare(tuple(sample.shape), sample.dtype)
     listener.started(Run(learner, None))
-    clock, tick = _Clock(BEGINNING, learner), BEGINNING
+    clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
     for x, y in chain([first], upcoming):
         if prequential:
             tick = _predicted_first(tick, learner, x, y, clock)
         with clock.training:
             step = learner.learn(x, y)
+            if learner.task != task and tick.step:  # which nobody knew when its last batch came
+                listener.task_ended(task)
+            task = learner.task
             listener.stepped(learner, step)
         done = tick.step + 1
         due = every is not None and done % every == 0
@@ -204,6 +207,7 @@ def _walk_batches(
         tick = _scored(tick, learner, held, clock, float(step.loss), False)
         listener.scored(tick)
         yield tick
+    listener.task_ended(task)
 
 
 def _check_asked(

@@ -58,7 +58,8 @@ class Listener:
         """The learner was scored."""
 
     def task_ended(self, task: int) -> None:
-        """The stream's task of this number is over, and was scored if it is scored at all."""
+        """The stream's task of this number is over, and was scored if it is scored at all. That of
+        batches of one's own is seen to be over when the learner has begun the next one."""
 
     def finished(self, result: Result | None) -> None:
         """The stream is over; a plain `evaluate` has no result."""

@@ -33,7 +33,7 @@ class BiasProbe(Listener):
     sums: Tensor = field(default_factory=lambda: torch.zeros(2))  # of logits, of old and of new
     weight: Tensor = field(default_factory=lambda: torch.zeros(()))
     learner: Learner | None = None
-    _means: tuple[tuple[int, int], Tensor] | None = None  # (C, 2), and what classes they are of
+    _sides: tuple[tuple[int, int], Tensor] | None = None  # (C, 2), and what classes they are of
 
     def started(self, run: Run) -> None:
         self.sums, self.weight = (one.to(run.learner.where) for one in (self.sums, self.weight))
@@ -41,9 +41,10 @@ class BiasProbe(Listener):
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
         self.steps, self.learner = self.steps + 1, learner
+        sides = self._sides_of(learner)
         if (trained := step.together) is not None:
             totals = trained.weight @ trained.logits.float()  # (C)
-            self.sums += totals @ self._means_over_sides(learner)
+            self.sums += totals @ sides
             self.weight += trained.weight.sum()
 
     def scored(self, point: Point) -> None:
@@ -61,23 +62,23 @@ class BiasProbe(Listener):
         self.steps, self.said = state["steps"], state["said"]
         self.sums, self.weight = state["sums"], state["weight"]
 
-    def _means_over_sides(self, learner: Learner) -> Tensor:
+    def _sides_of(self, learner: Learner) -> Tensor:
         """Takes logits (C) to their means over old and over new classes (2); made anew only when
         classes or tasks arrive, which the host knows."""
         now = (learner.task, len(learner.book.labels))
-        if self._means is None or self._means[0] != now:
+        if self._sides is None or self._sides[0] != now:
             sides = torch.stack([learner.old, learner.new], dim=1).float()  # (C, 2)
-            self._means = now, sides / sides.sum(dim=0).clamp(min=1)
-        return self._means[1]
+            self._sides = now, sides / sides.sum(dim=0).clamp(min=1)
+        return self._sides[1]
 
     @torch.no_grad()
     def _say(self, task: int) -> None:
         """Waits for the device, as scoring does."""
-        assert self.learner is not None  # a step comes before
-        learner, weight = self.learner, float(self.weight)
+        assert self.learner is not None and self._sides is not None  # a step comes before
+        head, weight = self.learner.model.head, float(self.weight)
         logits = [total / weight if weight else None for total in self.sums.tolist()]
-        sides = {"old": (learner.old, logits[0]), "new": (learner.new, logits[1])}
-        told = {name: _told(learner.model.head, *side) for name, side in sides.items()}
+        old, new = self._sides[1].bool().unbind(dim=1)  # of the last step: the learner may be ahead
+        told = {"old": _told(head, old, logits[0]), "new": _told(head, new, logits[1])}
         self.say({"task": task, "step": self.steps, **told})
         self.said = self.steps
         self.sums.zero_()
@@ -87,5 +88,6 @@ class BiasProbe(Listener):
 def _told(head: Head, rows: Tensor, logit: float | None) -> dict[str, float | None] | None:
     if not bool(rows.any()):
         return None
-    norm, bias = head.weight[rows].norm(dim=1).mean(), head.bias[rows].mean()
+    weight, bias = head.weight[: len(rows)][rows], head.bias[: len(rows)][rows]  # it may have grown
+    norm, bias = weight.norm(dim=1).mean(), bias.mean()
     return {"norm": float(norm), "bias": float(bias), "logit": logit}

@@ -10,6 +10,7 @@ import torch
 from following import Stopped, stop_after
 from naive_gsa import Sums, average, cross_entropy
 
+import onepass
 from onepass import registry
 from onepass.job import Job
 from onepass.listeners import Listener
@@ -208,3 +209,28 @@ def test_a_task_has_a_line_at_its_end_though_nothing_is_scored_there(tmp_path):
         assert [(line["task"], line["step"]) for line in lines] == [
             (task, 12 * task + 12) for task in range(5)
         ]
+
+
+def test_batches_of_ones_own_are_watched_as_the_stream_that_they_make():
+    """At the end of a task, which only its successor tells of, the head is one batch ahead."""
+    stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=7)
+    test = (stream.dataset.test_x, stream.dataset.test_y)
+
+    def batches(learner):
+        for index in range(len(stream)):
+            if stream.starts_task(index):
+                learner.new_task()
+            yield stream.batch(index)
+
+    found = []
+    for own in (False, True):
+        one = onepass.ER(memory=20, seed=0, device="cpu")
+        watching = [PROBES[name]() for name in ("losses", "bias")]
+        given, asked = (batches(one), {"test": test}) if own else (stream, {})
+        list(onepass.evaluate(one, given, every=4, listeners=watching, **asked))
+        losses, bias = ([json.loads(line) for line in probe.heard()] for probe in watching)
+        sides = [[side and side["logit"] for side in (line["old"], line["new"])] for line in bias]
+        found.append((losses, [(line["task"], line["step"]) for line in bias], sides))
+    assert found[0] == found[1]
+    assert {line["task"] for line in found[1][0]} == set(range(5))
+    assert found[1][0][-1]["step"] == len(stream)
