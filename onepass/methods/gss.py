@@ -49,43 +49,48 @@ from onepass.replay import Replay
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny
 LEAST_EXPONENT = -120  # its power of 2 has an inverse in fp32
+PIECES = 4096  # of gradient vectors, so that all multiprocessors of a GPU have some
 
 
-def rows(gradient: Tensor) -> Tensor:
-    """One for each sample or subset, also of a parameter that is a single number."""
-    return gradient.reshape(len(gradient), -1)
+def vectors(gradients: Gradients) -> Tensor:
+    """(samples or subsets, parameters), filled up with zeros to PIECES equal pieces."""
+    rows = [one.reshape(len(one), -1) for one in gradients.values()]
+    missing = -sum(one.shape[1] for one in rows) % PIECES
+    return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), missing)], dim=1)
 
 
-def inner(first: Gradients, second: Gradients) -> Tensor:
-    """Dot products of all pairs, summed over parameters: no gradient is copied into one vector."""
-    pairs = ((rows(first[name]), rows(second[name])) for name in first)
-    return torch.stack([one @ other.T for one, other in pairs]).sum(dim=0)
+def inner(first: Tensor, second: Tensor) -> Tensor:
+    """Dot products of all pairs of rows, piece by piece: the product of two flat matrices at once
+    would be left to a few of a GPU's multiprocessors, however long the rows are."""
+    one, other = (rows.view(len(rows), PIECES, -1).transpose(0, 1) for rows in (first, second))
+    return torch.bmm(one, other.transpose(1, 2)).sum(dim=0)
 
 
-def magnitude(gradients: Gradients) -> Tensor:
+def magnitude(rows: Tensor) -> Tensor:
     """The exponent of each one's largest entry."""
-    flat = [rows(one) for one in gradients.values()]
-    ends = [end for one in flat for end in (one.amax(dim=1), -one.amin(dim=1))]  # no copy, as abs
-    return torch.frexp(torch.stack(ends).amax(dim=0)).exponent.clamp(min=LEAST_EXPONENT)
+    low, high = rows.aminmax(dim=1)  # no copy, as abs
+    return torch.frexp(torch.maximum(high, -low)).exponent.clamp(min=LEAST_EXPONENT)
 
 
-def scaled_down(gradients: Gradients, exponent: Tensor) -> Gradients:
-    """Divided by these powers of 2, so that squares of the tiniest gradients do not vanish."""
-    inverse = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent)  # (n)
-    return {name: one * inverse.view(-1, *[1] * (one.ndim - 1)) for name, one in gradients.items()}
+def scaled_down(rows: Tensor, exponent: Tensor) -> Tensor:
+    """Divided by these powers of 2, in place, so that squares of the tiniest gradients do not
+    vanish."""
+    inverse = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent)
+    return rows.mul_(inverse.unsqueeze(1))
 
 
 def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
     """(samples + 1, subsets): of each sample's gradient, and, last, of their mean, which is that of
     the whole batch; 0 where a gradient vanishes."""
-    size = magnitude(singles)
-    singles, subsets = scaled_down(singles, size), scaled_down(subsets, magnitude(subsets))
+    new, kept = vectors(singles), vectors(subsets)  # (b, P) (n, P)
+    size = magnitude(new)
+    new, kept = scaled_down(new, size), scaled_down(kept, magnitude(kept))
     # powers of 2 that put the singles back on one scale, so that their sum points as the mean does
     scale = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())  # (b)
-    products, own = inner(singles, subsets), inner(singles, singles)  # (b, n) (b, b)
+    products, own = inner(new, kept), inner(new, new)  # (b, n) (b, b)
     products = torch.cat([products, (scale @ products).unsqueeze(0)])  # (b + 1, n)
     squared = torch.cat([own.diagonal(), (scale @ own @ scale).view(1)]).clamp(min=0)
-    lengths = torch.outer(squared.sqrt(), inner(subsets, subsets).diagonal().sqrt())
+    lengths = torch.outer(squared.sqrt(), inner(kept, kept).diagonal().sqrt())
     return (products / lengths.clamp(min=TINY)).clamp(-1, 1)
 
 
