@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Done, command, contents, onepass, same, untouched
@@ -23,6 +24,7 @@ from registries import put_back
 from workers import workers
 
 from onepass import files, lines, registry
+from onepass.executors.base import Ended
 from onepass.executors.here import Here
 from onepass.job import Job, digest
 from onepass.registry import METHODS
@@ -426,6 +428,21 @@ def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_
         done = sweep(file, "--out", out, "--append", appended)
         assert summary(done).startswith("0 finished, 4 skipped")
         assert len(lines.read(appended)) == 4
+
+
+def test_what_one_run_took_tells_whether_the_next_ones_fit(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its kind, and those of another method on the same data."""
+
+    class Slow(Here):
+        def outcomes(self, *given: Any) -> Generator[Ended, None, None]:
+            for number, result in super().outcomes(*given):
+                yield number, replace(result, seconds=3600.0)
+
+    monkeypatch.setattr("onepass.cli.sweeping.Processes", lambda at_once, until: Slow())
+    done = sweep(file, "--out", tmp_path / "out", "--for", "60s")
+    assert summary(done).startswith("1 finished, 0 skipped, 0 failed, 3 left")
 
 
 @pytest.mark.slow
