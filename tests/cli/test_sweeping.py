@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -376,6 +377,24 @@ def test_a_run_of_another_process_is_waited_for_and_done_if_that_has_died(
     assert summary(done).startswith(wanted)
     found = json.loads((theirs / "result.json").read_text())
     assert same(found, SAME) == same(whole, SAME)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_of_another_process_is_not_waited_for_when_the_time_is_up(
+    file: Path, tmp_path: Path
+) -> None:
+    file.write_text(SMALL.replace('["er", "finetune"]', '"er"').replace("= 2", "= 1"))
+    theirs = tmp_path / "out" / JOB.folder_name
+    theirs.mkdir(parents=True)
+    with ExitStack() as at_work:
+        at_work.enter_context(files.locked(theirs / ".lock", wait=False))
+        their_end = threading.Timer(5, at_work.close)
+        their_end.start()
+        done = sweep(file, "--out", tmp_path / "out", "--for", "0.4s")
+        assert their_end.is_alive()
+        their_end.cancel()
+    assert done.status == 0, done.err
+    assert summary(done).startswith("0 finished, 0 skipped, 0 failed, 1 left")
 
 
 # ---- lines, and a limit of time
