@@ -152,6 +152,19 @@ def test_norms_biases_and_logits_are_those_of_a_second_computation(watched):
     assert not lines
 
 
+def test_norms_and_biases_are_also_of_classes_that_came_amid_the_task():
+    learner, probe = onepass.Finetune(seed=0, device="cpu"), PROBES["bias"]()
+    for label in (0, 1):
+        probe.stepped(learner, learner.learn(torch.ones(10, 4), [label] * 10))
+    probe.task_ended(0)
+    (line,) = map(json.loads, probe.heard())
+    head = learner.model.head
+    rows, biases = head.weight[:2].tolist(), head.bias[:2].tolist()
+    assert line["old"] is None
+    assert line["new"]["norm"] == pytest.approx(average([math.hypot(*row) for row in rows]), 1e-5)
+    assert line["new"]["bias"] == pytest.approx(average(biases), 1e-5, 1e-7)
+
+
 def test_logits_are_those_of_the_last_step_of_each_task(watched):
     steps, lines, labels = watched
     assert [line["step"] for line in lines["logits"]] == [12, 24, 36, 48, 60]
