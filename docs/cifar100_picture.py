@@ -30,19 +30,20 @@ SPECIAL = ("shuffled", "20 channels", "extra_forwards", "forwards=joint", "new_c
 
 
 def found() -> dict[str, dict[str, list[float]]]:
-    """Accuracies by method and preset; of two files with the same method and preset the first."""
+    """Accuracies by method and preset; of two files with the same method and preset the first, and
+    there of the latest revision."""
     by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in FILES:
-        here: dict[tuple[str, str], list[float]] = defaultdict(list)
+        here: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for place, text in lines.texts(RESULTS / f"{name}.jsonl"):
             line = lines.content(text, place)
             told = line["variant"].split()
             ours = line["dataset"] == "cifar100" and line["memory"] == 1000
             if ours and not any(word in line["variant"] for word in SPECIAL):
                 preset = next((one for one in PRESETS if one in told), "common")
-                here[line["method"], preset].append(line["accuracy"])
-        for (method, preset), accuracies in here.items():
-            by_method[method].setdefault(preset, accuracies)
+                here[line["method"], preset][line.get("revision", 0)].append(line["accuracy"])
+        for (method, preset), revisions in here.items():
+            by_method[method].setdefault(preset, revisions[max(revisions)])
     return by_method
 
 
