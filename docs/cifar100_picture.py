@@ -19,14 +19,14 @@ from onepass import lines
 from onepass.report.published import published_accuracies
 
 RESULTS = Path(__file__).parents[1] / "results"
-FILES = ("table1", "cifar100", "baselines", "baselines-2", "best")
+FILES = ("ablations", "table1", "cifar100", "baselines", "baselines-2", "best")
 PRESETS = {
     "official": "its authors' settings",
     "tuned": "tuned on held-out data",
     "best": "tuned, and taught by its average",
 }
 COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
-SPECIAL = ("shuffled", "20 channels", "extra_forwards", "forwards=joint", "new_classes", "augment")
+ASIDE = ("precision=", "every=")  # words of a variant that say nothing of the method
 
 
 def found() -> dict[str, dict[str, list[float]]]:
@@ -39,7 +39,7 @@ def found() -> dict[str, dict[str, list[float]]]:
             line = lines.content(text, place)
             told = line["variant"].split()
             ours = line["dataset"] == "cifar100" and line["memory"] == 1000
-            if ours and not any(word in line["variant"] for word in SPECIAL):
+            if ours and all(word in PRESETS or word.startswith(ASIDE) for word in told):
                 preset = next((one for one in PRESETS if one in told), "common")
                 here[line["method"], preset][line.get("revision", 0)].append(line["accuracy"])
         for (method, preset), revisions in here.items():
