@@ -14,9 +14,12 @@ folder from which the run can go on.
 from __future__ import annotations
 
 import glob
+import hashlib
+import inspect
 import logging
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
@@ -28,7 +31,7 @@ from typing import Any, TypeVar, get_type_hints
 import numpy as np
 import torch
 
-from onepass import checkpoint, files
+from onepass import checkpoint, files, registry
 from onepass.errors import CheckpointError, RunError, WriteError
 from onepass.job import Job, digest
 from onepass.result import Result
@@ -308,7 +311,7 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
         check("job", content.get("job"), dict)
         for name in ("probes", "imports"):
             check(name, content.get(name, []), list[str])
-        for name in ("identity", "module", "commit", *versions()):
+        for name in ("identity", "module", "source", "commit", *versions()):
             check(name, content.get(name), str | None)
         return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
@@ -345,6 +348,18 @@ def _lacks_points(result: Result) -> bool:
 def versions() -> dict[str, str]:
     """On which the bits of a run depend."""
     return {"onepass": __version__, "torch": str(torch.__version__)}
+
+
+def source_of(method: str) -> str | None:
+    """A digest of the file that a method comes from, if it is not one of ours: their versions tell.
+    None also of a method that was typed at a prompt."""
+    module = registry.get(method).learner.__module__
+    if module.startswith("onepass."):
+        return None
+    with suppress(OSError, TypeError):  # as inspect says that there is no file
+        path = inspect.getsourcefile(sys.modules[module])
+        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:12]
+    return None
 
 
 def make_folder(path: Path) -> None:

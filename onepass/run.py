@@ -22,7 +22,7 @@ from onepass.learner import Learner
 from onepass.listeners import Listener, Run
 from onepass.listeners.audience import check_keys
 from onepass.listeners.recorder import CheckpointEvery, Recorder
-from onepass.record import OtherVersions, RunFolder, SoFar, surroundings, versions
+from onepass.record import OtherVersions, RunFolder, SoFar, source_of, surroundings, versions
 from onepass.result import Result, gpu_of, plain_settings
 from onepass.runlog import logged
 from onepass.scoring import BEGINNING, Point
@@ -31,6 +31,7 @@ from onepass.supplies import Supplies
 from onepass.words import shortened
 
 log = logging.getLogger("onepass")
+CALLED = {"source": "its method's file in the state"}
 SHORT = Repr()
 SHORT.maxdict, SHORT.maxstring, SHORT.maxother = 20, 200, 200
 
@@ -65,7 +66,7 @@ def run(
         compare(folder, found, job)
     finished = folder.result()
     if finished is not None:
-        _versions_differ(folder, finished.other_versions, anyway)
+        _versions_differ(folder, job, finished.other_versions, anyway)
         if missing := set(job.probes) - set((found or {}).get("probes", [])):
             log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
         return finished
@@ -112,8 +113,8 @@ def _carry_out(
     if before is None:
         folder.describe(_describe(job, stream, learner))
         before = SoFar(BEGINNING)
-    elif _versions_differ(folder, before.other_versions, anyway):
-        now: dict[str, int | str] = {"step": before.tick.step, **versions()}
+    elif _versions_differ(folder, job, before.other_versions, anyway):
+        now: dict[str, int | str] = {"step": before.tick.step, **_computed_by(job)}
         before = replace(before, other_versions=[*before.other_versions, now])
     every = job.score_every(stream)
     recorder = Recorder(folder, listeners, before, checkpoint)
@@ -183,19 +184,26 @@ def _compare_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
         raise RunError(f"{folder.path} was begun with other probes: {with_these}, not {now}")
 
 
-def _versions_differ(folder: RunFolder, since: OtherVersions, anyway: bool) -> bool:
-    """Whether this onepass and this torch are others than those that the run last went on with:
-    other bits may come of it, so it is refused, unless `anyway`. An old run may not tell."""
+def _computed_by(job: Job) -> dict[str, str]:
+    """Versions, and the state of the file that a method of the user's own comes from."""
+    source = source_of(job.method)
+    return {**versions(), **({"source": source} if source else {})}
+
+
+def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: bool) -> bool:
+    """Whether this onepass, this torch or the user's method are others than those that the run last
+    went on with: other numbers may come of it, so it is refused, unless `anyway`. An old run may
+    not tell."""
     last = {**(folder.description() or {}), **(since[-1] if since else {})}
     told = [
-        f"{name} {shortened(last[name])}, and this is {now}"
-        for name, now in versions().items()
+        f"{CALLED.get(name, name)} {shortened(last[name])}, and this is {now}"
+        for name, now in _computed_by(job).items()
         if last.get(name) not in (None, now)
     ]
     if told and not anyway:
         raise RunError(
             f"{folder.path} was run with {' and '.join(told)}, which may give other numbers; "
-            "--anyway resumes it all the same"
+            "--anyway resumes it all the same, --out elsewhere runs it anew"
         )
     return bool(told)
 
@@ -235,7 +243,7 @@ def _check_points(
 
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
     return {
-        **versions(),
+        **_computed_by(job),
         "identity": job.identity,
         "job": job.known_by,
         "dataset": job.dataset_identity,

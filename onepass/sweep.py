@@ -113,8 +113,11 @@ def _imports(path: Path, content: Table) -> list[str]:
 
 def _check(path: Path, content: Table) -> None:
     for name in content:
-        if name not in TABLES:
-            raise UnknownNameError(f"key of {path}", name, TABLES)
+        if name in TABLES:
+            continue
+        if name in OPTIONS:
+            raise InputError(f"{path}: {name} belongs below [defaults] or [[grid]]")
+        raise UnknownNameError(f"key of {path}", name, TABLES)
     _check_table(path, "[defaults]", content.get("defaults", {}))
     for kind, own in (("dataset", "dataset"), ("method", "methods")):
         tables = content.get(kind, {})

@@ -48,6 +48,24 @@ def test_a_method_of_a_named_module_runs_and_its_files_open_where_it_is_named(
     assert (learner.key, learner.state_sha256()) == ("mine", done.record["state_sha256"])
 
 
+def test_a_run_of_another_state_of_its_methods_file_is_given_only_if_told_to(
+    own_modules: Path, tmp_path: Path
+) -> None:
+    asked = ("run", "mine", "--import", "mymethod", *OPTIONS, "--out", tmp_path / "runs")
+    first = onepass(*asked)
+    assert onepass(*asked, "--resume").record == first.record
+    with (own_modules / "mymethod.py").open("a") as file:
+        file.write("MORE = 1\n")
+    assert "its method's file" in refused(*asked, "--resume")
+    assert onepass(*asked, "--resume", "--anyway").record == first.record
+    sweep = tmp_path / "a.toml"
+    sweep.write_text(
+        'import = "mymethod"\n[defaults]\nmethods = "mine"\ndataset = "synthetic"\nbatch = 60\n'
+    )
+    done = onepass("sweep", sweep, "--out", tmp_path / "runs", "--device", "cpu")
+    assert "another state of their method's file are skipped: 1, such as mine" in done.err
+
+
 def test_what_cannot_be_imported_is_one_line(own_modules: Path) -> None:
     (own_modules / "broken.py").write_text("import nowhere_at_all\n")
     for module, told in {

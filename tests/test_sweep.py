@@ -154,6 +154,7 @@ def test_paths_of_data_are_seen_from_the_file(tmp_path: Path) -> None:
         ('[default]\nmethods = "er"', ["'default'", "Did you mean 'defaults'"]),
         ('import = 3\n[defaults]\nmethods = "er"', ["import", "3"]),
         ("[defaults]\nmemory = 3", ["[defaults]", "methods = [...]"]),
+        ('methods = "er"', ["methods belongs below [defaults]"]),
         ('[defaults]\nmethods = "er"\nmemroy = 3', ["[defaults]", "'memroy'", "'memory'"]),
         ('[defaults]\nmethods = "er"\nclass_order = "natural"', ["class_order", "'class-order'"]),
         ('[defaults]\nmethods = "er"\nmemory = "x"', ["[defaults] memory", "whole number", "'x'"]),

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +35,7 @@ from onepass.sweep import Planned
 from onepass.words import plain, quoted
 
 DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", re.ASCII)
+STARTS_ANEW = "starts them anew (--out keeps what was begun)"
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -47,6 +48,7 @@ class Tally:
     skipped: int = 0
     finished: int = 0
     failed: list[str] = field(default_factory=list)
+    goes_on: str = "goes on"
 
     def keep(self, result: Result) -> None:
         """As a line, if that is wanted, and once, whoever else appends to the file."""
@@ -57,7 +59,7 @@ class Tally:
         if isinstance(ended.outcome, Exception):
             log = RunFolder.of(job, out).log_file
             told = f"{ended.outcome}; see {log}" if log.exists() else str(ended.outcome)
-            self.failed.append(f"{job.folder_name}: {told}")
+            self.failed.append(told if job.folder_name in told else f"{job.folder_name}: {told}")
             return
         self.skipped += ended.elsewhere
         self.finished += not ended.elsewhere
@@ -71,7 +73,7 @@ class Tally:
             messages.print(plain(f"failed: {one}"))
         counts = {"finished": self.finished, "skipped": self.skipped, "failed": len(self.failed)}
         told = [f"{count} {word}" for word, count in counts.items()]
-        told += [f"{left} left: the same command goes on"] if left else []
+        told += [f"{left} left: the same command {self.goes_on}"] if left else []
         messages.print(plain(f"{', '.join(told)}{where}"))
 
 
@@ -137,8 +139,10 @@ def sweep(
         if dry_run:
             _show(entries, costs, as_json, columns)
             return
-        _tell_of_probes(entries, kept=out is not None or append is None)
-        tally = Tally(append, as_json)
+        kept = out is not None or append is None
+        _tell_of_probes(entries, kept=kept)
+        _tell_of_changed_methods(entries)
+        tally = Tally(append, as_json, goes_on="goes on" if kept else STARTS_ANEW)
         how = How(folder, True, checkpoint_steps(checkpoint), anyway)
         complete(
             entries,
@@ -272,14 +276,34 @@ def _tell_of_probes(entries: Sequence[Entry], *, kept: bool) -> None:
     ]
     if skipped:
         told = f"finished runs that not all of their probes watched are skipped: {len(skipped)}"
-        messages.print(plain(f"{told}, such as {skipped[0]}; --out elsewhere runs them again"))
+        anew = "another --out, and another --append file, run them again"
+        messages.print(plain(f"{told}, such as {skipped[0]}; {anew}"))
+
+
+def _tell_of_changed_methods(entries: Sequence[Entry]) -> None:
+    """A finished run is skipped although its method, one of the user's own, is another by now."""
+    changed = [
+        one.job.folder_name
+        for one in entries
+        if one.result is not None
+        and (now := record.source_of(one.job.method))
+        and _described(one.folder).get("source", now) != now
+    ]
+    if changed:
+        told = f"finished runs of another state of their method's file are skipped: {len(changed)}"
+        anew = "another --out, or a higher revision of the method, runs them again"
+        messages.print(plain(f"{told}, such as {changed[0]}; {anew}"))
 
 
 def _probes_of(folder: RunFolder) -> set[str]:
-    """None, if there is no such folder: the run is known by its line."""
+    return set(_described(folder).get("probes", []))
+
+
+def _described(folder: RunFolder) -> dict[str, Any]:
+    """Nothing, if there is no such folder: the run is known by its line."""
     with suppress(RunError):
-        return set((folder.description() or {}).get("probes", []))
-    return set()
+        return folder.description() or {}
+    return {}
 
 
 # ---- --dry-run

@@ -460,8 +460,9 @@ def test_what_one_run_took_tells_whether_the_next_ones_fit(
                 yield number, replace(result, seconds=3600.0)
 
     monkeypatch.setattr("onepass.cli.sweeping.Processes", lambda at_once, until: Slow())
-    done = sweep(file, "--out", tmp_path / "out", "--for", "60s")
-    assert summary(done).startswith("1 finished, 0 skipped, 0 failed, 3 left")
+    done = sweep(file, "--append", tmp_path / "lines.jsonl", "--for", "60s")
+    told = "1 finished, 0 skipped, 0 failed, 3 left: the same command starts them anew (--out"
+    assert summary(done).startswith(told)
 
 
 @pytest.mark.slow
