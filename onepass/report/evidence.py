@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from itertools import pairwise
+from operator import itemgetter
+from statistics import fmean, mean, stdev
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from scipy.stats import spearmanr
@@ -326,22 +328,33 @@ FIG3: tuple[Claim[Course], ...] = (
 
 
 def task_losses(result: Result, task: int = 1) -> list[dict[str, Any]]:
-    """What the losses probe said of a task, where both batches had samples."""
-    found = [line for line in heard(result, "losses") if line["task"] == task]
-    return [line for line in found if None not in (line["stream"], line["replay"])]
+    """What the losses probe said of a task, where both batches had samples. A line is a mean over
+    as many `batches` as were learned since the line before it: fewer where a task
+    begins or ends."""
+    found = heard(result, "losses")
+    steps = pairwise([0, *(line["step"] for line in found)])
+    weighed = [
+        {**line, "batches": now - before}
+        for line, (before, now) in zip(found, steps, strict=True)
+        if line["task"] == task
+    ]
+    return [line for line in weighed if None not in (line["stream"], line["replay"])]
 
 
 def share_above(result: Result) -> float:
-    found = task_losses(result)
-    return mean(line["stream"] > line["replay"] for line in found) if found else math.nan
+    return _over_batches(result, lambda line: line["stream"] > line["replay"])
 
 
 def ratio_of_losses(result: Result) -> float:
+    stream, replay = (_over_batches(result, itemgetter(name)) for name in ("stream", "replay"))
+    return stream / replay if replay else math.nan
+
+
+def _over_batches(result: Result, of_line: Callable[[dict[str, Any]], float]) -> float:
     found = task_losses(result)
     if not found:
         return math.nan
-    stream, replay = (mean(line[name] for line in found) for name in ("stream", "replay"))
-    return float(stream / replay) if replay else math.nan
+    return fmean(map(of_line, found), weights=[line["batches"] for line in found])
 
 
 LOSSES = (

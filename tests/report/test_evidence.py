@@ -142,11 +142,27 @@ def test_a_loss_that_does_nothing_neither_lowers_high_rates_nor_raises_low_ones(
 def test_losses_are_compared_in_the_second_task_where_both_batches_have_samples(
     second_task, numbers, verdict, monkeypatch
 ):
-    pairs = [(0, 1, 9), *((1, *pair) for pair in second_task), (2, 0, 9)]
-    lines = [dict(zip(("task", "stream", "replay"), pair, strict=True)) for pair in pairs]
-    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines)
+    said = [(0, 1, 9), *((1, *pair) for pair in second_task), (2, 0, 9)]
+    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines_of_ten(said))
     assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(numbers)
     assert judged(evidence.LOSSES, None) == [verdict] * 2
+
+
+def lines_of_ten(said):
+    return [
+        {"step": 10 * place, "task": task, "stream": stream, "replay": replay}
+        for place, (task, stream, replay) in enumerate(said, start=1)
+    ]
+
+
+def test_losses_of_a_line_count_as_often_as_it_has_batches(monkeypatch):
+    """A line ends at every tenth batch and with a task: here those of 1, 10, 10 and 8 batches."""
+    said = [(0, 1, 9)] * 3 + [(1, 59, 1), (1, 3, 1), (1, None, 1), (1, 5, 6), (2, 0, 9)]
+    ends = [10, 20, 29, 30, 40, 50, 58, 60]
+    lines = [{**line, "step": end} for line, end in zip(lines_of_ten(said), ends, strict=True)]
+    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines)
+    expected = [(1 + 10) / 19, (59 + 10 * 3 + 8 * 5) / (1 + 10 * 1 + 8 * 6)]
+    assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(expected)
 
 
 # ---- what cannot be said
