@@ -32,7 +32,8 @@ Verdict = Literal["confirmed", "contradicted", "undecided", "not measured"]
 
 
 class Observation(NamedTuple):
-    """Where the paper says what, what is measured, of which runs, how much it is, what follows."""
+    """Where the paper says what, what is measured, of which runs, how much it is, what follows, and
+    whether the paper says it of such runs."""
 
     where: str
     claim: str
@@ -40,6 +41,7 @@ class Observation(NamedTuple):
     runs: str
     found: str
     verdict: Verdict
+    by_protocol: bool = True
 
 
 @dataclass(frozen=True)
@@ -329,8 +331,8 @@ FIG3: tuple[Claim[Course], ...] = (
 
 def task_losses(result: Result, task: int = 1) -> list[dict[str, Any]]:
     """What the losses probe said of a task, where both batches had samples. A line is a mean over
-    as many `batches` as were learned since the line before it: fewer where a task
-    begins or ends."""
+    as many `batches` as were learned since the line before it: fewer where a task begins or ends.
+    """
     found = heard(result, "losses")
     steps = pairwise([0, *(line["step"] for line in found)])
     weighed = [

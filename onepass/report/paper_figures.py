@@ -21,11 +21,12 @@ from onepass.files import write_text
 from onepass.record import DAMAGED
 from onepass.report import evidence, proposition
 from onepass.report.courses import Course, mean_of_numbers, was_watched
-from onepass.report.evidence import Observation, Trio
+from onepass.report.evidence import Claim, Observation, Trio
 from onepass.report.figures import STYLE, check_suffix, named_groups, save
 from onepass.report.formats import Cell, Table, markdown
 from onepass.report.tables import told_apart
 from onepass.result import Result
+from onepass.settings import as_text
 from onepass.words import plain
 
 SHOWN_TASKS = 4
@@ -33,6 +34,10 @@ TITLE = 60  # letters as wide as a panel
 COLOURS = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
 COLUMNS = ("paper", "it says", "measured")  # then one for each kind of run
 STANDS_OUT = {"contradicted": 1, "undecided": 2}  # in bold, in italics
+PROTOCOLS: dict[str, dict[str, int | None]] = {  # of the paper's section 4: er's settings
+    "fig1": {"replay": 10, "balanced": None},
+    "fig3": {"balanced": 20},
+}
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
@@ -57,9 +62,9 @@ def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[1].set(ylabel="accuracy (%)", ylim=(0, 102), title="accuracy of these tasks")
     _finish(figure, output)
     return [
-        claim.judged(f"{_told(setting)}: {name}", courses)
+        one
         for setting, name, courses in rows
-        for claim in evidence.FIG1
+        for one in _judged("fig1", evidence.FIG1, f"{_told(setting)}: {name}", courses)
     ]
 
 
@@ -73,11 +78,13 @@ def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[0].set_title(_told(setting))
         _against_accuracy(axes[1], panel)
         for name, runs in panel.items():
-            claims = evidence.FIG3 if runs[0].tasks > 1 else (evidence.FIG3_JOINT,)
             # what is said of joint training shares the column of the one method beside it
             column = _first_in_tasks(panel) if len(panel) == 2 else name
-            of = f"{_told(setting)}: {column}"
-            found += [claim.judged(of, _courses(runs)) for claim in claims]
+            of, courses = f"{_told(setting)}: {column}", _courses(runs)
+            if runs[0].tasks > 1:
+                found += _judged("fig3", evidence.FIG3, of, courses)
+            else:
+                found.append(evidence.FIG3_JOINT.judged(of, courses))
     _finish(figure, output)
     return found
 
@@ -181,6 +188,9 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     with mpl.rc_context(STYLE):
         found = draw(watched or results, output)
     notes = [] if what == "proposition1" else [("", evidence.HOW)]
+    if strange := list(dict.fromkeys(one.runs for one in found if not one.by_protocol)):
+        told = f"Not of the paper's protocol, which is {_protocol(what)}: {'; '.join(strange)}."
+        notes.append(("", told))
     if others := len(results) - len(watched):
         told = f"Left out, since they were run without --probe {probe}: {others} of"
         notes.append(("", f"{told} {len(results)} runs."))
@@ -252,6 +262,21 @@ def _told(setting: Setting) -> str:
 
 def _first_in_tasks(panel: Panel) -> str:
     return next(name for name, runs in panel.items() if runs[0].tasks > 1)
+
+
+def _judged(
+    what: str, claims: Sequence[Claim[Course]], of: str, courses: Sequence[Course]
+) -> list[Observation]:
+    by_protocol = all(
+        course.result.method == "er" and PROTOCOLS[what].items() <= course.result.settings.items()
+        for course in courses
+    )
+    return [claim.judged(of, courses)._replace(by_protocol=by_protocol) for claim in claims]
+
+
+def _protocol(what: str) -> str:
+    settings = " ".join(f"{name}={as_text(value)}" for name, value in PROTOCOLS[what].items())
+    return f"er with {settings}"
 
 
 def _courses(runs: Sequence[Result]) -> list[Course]:

@@ -102,6 +102,22 @@ def test_joint_training_shares_the_column_of_the_one_method_beside_it(runs, tmp_
         assert [one.claim for one in found].count(evidence.FIG3_JOINT.says) == 1
 
 
+OTHERS = "Not of the paper's protocol, which is er with"
+
+
+def test_runs_of_another_kind_than_the_papers_are_named_below_the_verdicts(runs, tmp_path):
+    results, output = read(runs), tmp_path / "one.png"
+    by_protocol = [one for one in results if one.method == "er"]
+    assert OTHERS not in paper_figures.drawn("fig1", by_protocol, output)
+    adam = "synthetic, M=100, adam:"
+    gsa = f"{adam} gsa; {adam} gsa weights=none"
+    renamed = [replace(one, method="lwf") for one in by_protocol]
+    told = f"{OTHERS} replay=10 balanced=none: {gsa}; {adam} lwf replay=10.\n"
+    assert told in paper_figures.drawn("fig1", [*results, *renamed], output)
+    told = f"{OTHERS} balanced=20: {adam} er replay=10; {gsa}.\n"
+    assert told in paper_figures.drawn("fig3", results, output)
+
+
 @pytest.fixture
 def sheet(monkeypatch):
     """Figures as they would be saved."""
