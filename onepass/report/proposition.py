@@ -66,8 +66,10 @@ def observed(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
     sides: dict[str, list[float]] = {"new": [], "old": []}
     for one in samples:
         sides["new" if one.new else "old"].append(one.gap)
-    means = ", ".join(f"{mean(found):.3g} ({side})" for side, found in sides.items() if found)
-    of = f"{len(samples)} samples"
+    means = " and ".join(
+        f"{mean(found):.3g} ({side} classes)" for side, found in sides.items() if found
+    )
+    count = f"{len(samples)} samples"
     smallest = max(0.0, min(gaps)) if sound else min(gaps)
     return [
         Observation(
@@ -75,7 +77,7 @@ def observed(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
             "L_decom >= L_ce for every sample",
             "smallest and mean gap",
             runs,
-            f"{smallest:.2g} of {of}; mean {means}",
+            f"smallest {smallest:.2g}, mean {means}; {count}",
             "confirmed" if sound else "contradicted",
         ),
         Observation(
@@ -83,7 +85,7 @@ def observed(runs: str, samples: Sequence[Decomposed]) -> list[Observation]:
             "L_decom - L_ce = log(1 + (A - e)(B - e) / (e (A + B - e)))",
             "largest difference (< 1e-6)",
             runs,
-            f"{error:.2g} of {of}",
+            f"largest {error:.2g}; {count}",
             "confirmed" if error < 1e-6 else "contradicted",
         ),
     ]
