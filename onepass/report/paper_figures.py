@@ -4,6 +4,7 @@ the runs say the same."""
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -38,6 +39,7 @@ PROTOCOLS: dict[str, dict[str, int | None]] = {  # of the paper's section 4: er'
     "fig1": {"replay": 10, "balanced": None},
     "fig3": {"balanced": 20},
 }
+KINDS = {"adaptive": "gsa", "none": "gsa with weights=none"}  # of Fig. 7, by `weights`
 Setting = tuple[str, int, str]  # dataset, memory, optimiser
 Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
@@ -183,10 +185,11 @@ def drawn(what: str, results: Sequence[Result], output: Path) -> str:
     # joint training stands beside rates, and in no other figure
     results = [result for result in results if result.tasks > 1 or probe == "balance"]
     watched = [result for result in results if was_watched(result, probe)]
-    for result in watched:
+    chosen = watched if any(result.tasks > 1 for result in watched) else results
+    for result in chosen:
         _check_readable(result, probe)
     with mpl.rc_context(STYLE):
-        found = draw(watched or results, output)
+        found = draw(chosen, output)
     notes = [] if what == "proposition1" else [("", evidence.HOW)]
     if strange := list(dict.fromkeys(one.runs for one in found if not one.by_protocol)):
         told = f"Not of the paper's protocol, which is {_protocol(what)}: {'; '.join(strange)}."
@@ -245,10 +248,19 @@ def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Settin
                 inside.append(result)
     if not panels:
         raise InputError("there is no run with more than one task")
-    for (dataset, *_), inside in panels.items():
+    for setting, inside in panels.items():
         if joint and all(result.tasks > 1 for result in inside):
-            raise InputError(f"there is no run of joint training on {dataset} beside the others")
+            raise _without_joint(setting, inside[0].dataset_identity)
     return {setting: named_groups(inside) for setting, inside in sorted(panels.items())}
+
+
+def _without_joint(setting: Setting, data: str) -> InputError:
+    dataset, _, optimizer = setting
+    chosen = shlex.join(["--dataset", data, "--set", f"optimizer={optimizer}"])
+    return InputError(
+        f"there is no run of joint training on {dataset} by {optimizer} with --probe balance; "
+        f"onepass run joint {chosen} --probe balance makes one"
+    )
 
 
 def _setting(result: Result) -> Setting:
@@ -286,7 +298,7 @@ def _courses(runs: Sequence[Result]) -> list[Course]:
 def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
     """With the GSA-CE loss, without it, and joint training, by seed: for each method and variant
     that was run with and without, differing in nothing else."""
-    kinds: dict[str, dict[str, dict[int, Course]]] = {"adaptive": {}, "none": {}}
+    kinds: dict[str, dict[str, dict[int, Course]]] = {kind: {} for kind in KINDS}
     joint: dict[int, Course] = {}
     for result in results:
         if result.tasks == 1:
@@ -307,10 +319,16 @@ def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
         if (without := kinds["none"].get(name))
     }
     if not any(found.values()):
-        raise InputError(
-            "this figure needs runs of gsa, of gsa with weights=none and of joint with one seed"
-        )
+        raise _without_trio([KINDS[kind] for kind, runs in kinds.items() if not runs])
     return {name: trios for name, trios in found.items() if trios}
+
+
+def _without_trio(missing: Sequence[str]) -> InputError:
+    kinds = ", ".join(f"of {kind}" for kind in KINDS.values())
+    needed = f"this figure needs runs {kinds} and of joint that share a seed"
+    if missing:
+        return InputError(f"{needed}: there is no run of {' and none of '.join(missing)}")
+    return InputError(f"{needed}, and those of gsa all other settings: there are no such three")
 
 
 # ---- what is drawn

@@ -204,9 +204,11 @@ def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
 def test_a_run_without_its_probe_is_named(runs, tmp_path):
     done = onepass("run", "er", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
     assert done.status == 0
-    done = onepass("figure", "fig1", tmp_path, "-o", tmp_path / "one.png")
-    assert done.status == 2
-    assert "er-synthetic" in done.error and "--probe balance" in done.error
+    joint = next(runs.glob("joint-*"))
+    for what, beside in (("fig1", ()), ("fig3", ()), ("fig3", (joint,))):
+        done = onepass("figure", what, tmp_path, *beside, "-o", tmp_path / "one.png")
+        assert done.status == 2
+        assert "er-synthetic" in done.error and "was run without --probe balance" in done.error
     assert not (tmp_path / "one.png").exists() and not (tmp_path / "one.md").exists()
 
 
@@ -273,9 +275,10 @@ def test_a_method_without_a_softmax_is_left_out_of_proposition_1(runs, tmp_path,
 
 def test_a_figure_beside_joint_training_needs_it(runs, tmp_path):
     (only,) = [path.parent for path in runs.glob("er-*-s0-*/result.json")]
-    for what, missing in (("fig3", "joint"), ("fig7", "joint")):
+    how = "onepass run joint --dataset synthetic --set optimizer=adam --probe balance"
+    for what in ("fig3", "fig7"):
         done = onepass("figure", what, only, "-o", tmp_path / "one.png")
-        assert done.status == 2 and missing in done.error
+        assert done.status == 2 and how in done.error
 
 
 def copied(runs, folder):
@@ -322,6 +325,20 @@ def test_with_and_without_the_loss_nothing_else_differs():
     assert list(paper_figures._trios([whole, without, *more, *joint])) == ["gsa", "gsa lr=1"]
     with pytest.raises(InputError, match="two runs of joint"):
         paper_figures._trios([whole, without, joint[1], of_seed(1, "lr=1", tasks=1)])
+
+
+@pytest.mark.parametrize(
+    ("of_gsa", "said"),
+    [
+        ([], "no run of gsa and none of gsa with weights=none"),
+        ([of_seed(0)], "no run of gsa with weights=none"),
+        ([of_seed(0, "weights=none", "none")], "no run of gsa$"),
+        ([of_seed(0), of_seed(1, "weights=none", "none")], "share a seed.* no such three"),
+    ],
+)
+def test_figure_7_says_which_of_its_runs_are_missing(of_gsa, said):
+    with pytest.raises(InputError, match=said):
+        paper_figures._trios([*of_gsa, of_seed(0, tasks=1), of_seed(1, tasks=1)])
 
 
 def test_classes_that_arrive_otherwise_in_each_seed_have_no_order(monkeypatch):
