@@ -80,9 +80,10 @@ def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
         axes[0].set_title(_told(setting))
         _against_accuracy(axes[1], panel)
         for name, runs in panel.items():
-            # what is said of joint training shares the column of the one method beside it
+            # what is said of joint training shares the column of the one method beside it, or has
+            # one column, without a memory, beside methods with several
             column = _first_in_tasks(panel) if len(panel) == 2 else name
-            of, courses = f"{_told(setting)}: {column}", _courses(runs)
+            of, courses = f"{_told(_setting(panel[column][0]))}: {column}", _courses(runs)
             if runs[0].tasks > 1:
                 found += _judged("fig3", evidence.FIG3, of, courses)
             else:
@@ -269,7 +270,7 @@ def _setting(result: Result) -> Setting:
 
 def _told(setting: Setting) -> str:
     dataset, memory, optimizer = setting
-    return f"{dataset}, M={memory}, {optimizer}"
+    return f"{dataset}, M={memory}, {optimizer}" if memory else f"{dataset}, {optimizer}"
 
 
 def _first_in_tasks(panel: Panel) -> str:

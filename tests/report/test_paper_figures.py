@@ -84,7 +84,8 @@ def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
     assert len(found) == count
     assert ("± its standard error" in beside) == (what != "proposition1")
     header = beside.splitlines()[0].strip("| ").split(" | ")
-    assert all(of.startswith("synthetic, M=100, adam: ") for of in header[3:])
+    told = {of.split(": ")[0] for of in header[3:] if not of.endswith(": joint")}
+    assert told == {"synthetic, M=100, adam"}
     for where, _, _, *cells in found:
         assert where[0] in "456" and len(cells) == kinds == len(header) - 3
         for told, verdict in (cell.strip("*").rsplit(": ", 1) for cell in cells if ": " in cell):
@@ -100,6 +101,14 @@ def test_joint_training_shares_the_column_of_the_one_method_beside_it(runs, tmp_
         found = paper_figures.fig3(drawn, tmp_path / "fig3.png")
         assert len({one.runs for one in found}) == columns
         assert [one.claim for one in found].count(evidence.FIG3_JOINT.says) == 1
+
+
+def test_joint_training_which_has_no_memory_has_one_column(runs, tmp_path):
+    results = read(runs)
+    larger = [replace(one, memory=200) for one in results if one.tasks > 1]
+    found = paper_figures.fig3([*results, *larger], tmp_path / "fig3.png")
+    columns = {one.runs for one in found if one.claim == evidence.FIG3_JOINT.says}
+    assert columns == {"synthetic, adam: joint"}
 
 
 OTHERS = "Not of the paper's protocol, which is er with"
