@@ -33,6 +33,7 @@ MANY = (
 ENTRY = 0.22  # inches of a line of the legend
 LINE = 24  # letters of a name
 MOST_COLUMNS = 200
+GREYS = ("0.2", "0.4")  # of references: darker than that of a method
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -50,8 +51,8 @@ STYLE: Any = {
 def accuracy(results: Sequence[Result], output: Path, kind: str = "both") -> None:
     """Final accuracy as bars, accuracy on the classes seen so far as curves, or both.
 
-    Methods that see all classes as one task are a reference: a dashed line. A run whose events are
-    not whole any more has no part in the curves; lines have none at all, and only bars.
+    Methods that see all classes as one task are a reference: grey, and a dashed line. A run whose
+    events are not whole any more has no part in the curves; lines have none at all, and only bars.
     """
     check_suffix(output)
     groups = named_groups(results)
@@ -102,13 +103,17 @@ def _name(result: Result, several: bool, common: set[str]) -> str:
     return plain(" ".join([result.method, *own, *where]))
 
 
-def _colours(count: int) -> Sequence[Any]:
-    return mpl.colormaps["tab10" if count <= 10 else "tab20"].colors  # type: ignore[attr-defined, no-any-return]
+def _colours(groups: dict[str, list[Result]]) -> list[Any]:
+    """References are grey, unless there is nothing else."""
+    single = [group[0].tasks == 1 for group in groups.values()]
+    palette = cycle(mpl.colormaps["tab10" if len(groups) <= 10 else "tab20"].colors)  # type: ignore[attr-defined]
+    greys = palette if all(single) else cycle(GREYS)
+    return [next(greys if reference else palette) for reference in single]
 
 
 def _curves(axes: Axes, groups: dict[str, list[Result]]) -> None:
     ends: set[int] = set()
-    for colour, (name, group) in zip(cycle(_colours(len(groups))), groups.items(), strict=False):
+    for colour, (name, group) in zip(_colours(groups), groups.items(), strict=True):
         by_step: dict[int, list[float]] = {}
         runs = [(RunFolder(Path(result.out)), result) for result in group]
         seen = [run.points() for run, result in runs if run.has_all_points(result)]
@@ -140,14 +145,14 @@ def _inner_boundaries(points: Sequence[Point]) -> list[int]:
 
 def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
     rows = [summarise(group)[0] for group in groups.values()]
-    colours = cycle(_colours(len(rows)))
-    for index, (row, colour) in enumerate(zip(rows, colours, strict=False)):
+    for index, (row, colour) in enumerate(zip(rows, _colours(groups), strict=True)):
         error = row.accuracy.deviation
         axes.bar(index, row.accuracy.mean, yerr=error, color=colour, width=0.7, capsize=4)
         label, top = f"{row.accuracy.mean:.1f}", row.accuracy.mean + (error or 0.0)
         axes.text(index, top + 1, label, ha="center", va="bottom", fontsize=9)
-    counts = {row.runs for row in rows}
-    seeds = "1 run" if counts == {1} else f"mean and spread of {'/'.join(map(str, counts))} runs"
+    fewest, most = (of(row.runs for row in rows) for of in (min, max))
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    seeds = "1 run" if most == 1 else f"mean and spread of {count} runs"
     axes.set_xticks(
         range(len(groups)), [fill(name, LINE) for name in groups], rotation=20, ha="right"
     )

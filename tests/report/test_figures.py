@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from textwrap import fill
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -50,6 +51,26 @@ def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
     onepass("figure", "accuracy", runs, "--kind", "bars", "-o", output)
     for row in rows(onepass("table", runs, "--format", "csv").out):
         assert f"<!-- {float(row['accuracy']):.1f} -->" in output.read_text()
+
+
+def test_bars_say_of_how_many_runs_they_are(runs: Path) -> None:
+    groups = figures.named_groups(read(runs))
+    axes = Figure().subplots()
+    for shown, told in (
+        (groups, "mean and spread of 1 to 3 runs"),
+        ({"er": groups["er"]}, "mean and spread of 3 runs"),
+        ({"er": groups["er"][:1]}, "1 run"),
+    ):
+        figures._bars(axes, shown)
+        assert axes.get_title() == told
+
+
+def test_references_are_grey_beside_methods() -> None:
+    method, reference = ([SimpleNamespace(tasks=tasks)] for tasks in (5, 1))
+    beside = figures._colours({"er": method, "joint": reference, "gsa": method, "b": reference})
+    assert beside[1::2] == ["0.2", "0.4"] and len(set(beside)) == 4
+    alone = figures._colours({"joint": reference, "b": reference})
+    assert not set(alone) & set(figures.GREYS) and len(set(alone)) == 2
 
 
 def test_a_curve_is_the_mean_of_whole_runs(runs: Path, tmp_path: Path) -> None:
