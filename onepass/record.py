@@ -38,7 +38,7 @@ from onepass.result import Result
 from onepass.scoring import Point, Tick
 from onepass.settings import check
 from onepass.version import __version__
-from onepass.words import plain
+from onepass.words import natural, plain
 
 EVENTS = "events"
 BUSY = "is being run by another process"
@@ -319,13 +319,13 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
 
 
 def finished_runs(folder: Path) -> list[RunFolder]:
-    """Every finished run at or below a folder, in order of their paths; none that was set aside as
-    damaged."""
+    """Every finished run at or below a folder, in natural order of their paths; none that was set
+    aside as damaged."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
     return [
         RunFolder(path.parent)
-        for path in sorted(folder.rglob("result.json"))
+        for path in sorted(folder.rglob("result.json"), key=lambda path: natural(str(path.parent)))
         if DAMAGED_NAME not in path.parent.name
     ]
 

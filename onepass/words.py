@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import html
 import logging
+import re
 import unicodedata
 from collections.abc import Mapping
 
@@ -67,6 +68,16 @@ def brief(value: object) -> str:
     if isinstance(value, str | int | None):
         return quoted(value)
     return f"<{type(value).__name__}>"
+
+
+def natural(text: str) -> tuple[list[str | int], str]:
+    """A key to sort names by as people do: numbers in them by their size.
+
+    >>> sorted(["m100-s0", "m50-s10", "m50-s2"], key=natural)
+    ['m50-s2', 'm50-s10', 'm100-s0']
+    """
+    parts = re.split(r"(\d+)", text, flags=re.ASCII)
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], text
 
 
 def as_html(title: str, facts: Mapping[str, object]) -> str:

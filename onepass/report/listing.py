@@ -18,7 +18,7 @@ from typing import Any, Literal
 from onepass import files, lines
 from onepass.errors import InputError, RunError, UnknownNameError
 from onepass.result import Result
-from onepass.words import quoted
+from onepass.words import natural, quoted
 
 State = Literal["finished", "broken", "damaged"]
 Parse = Callable[[str], Any]
@@ -94,14 +94,14 @@ def _bare(key: str) -> str:
 
 
 def find(*paths: Path, parse: Parse = files.glanced) -> list[Entry]:
-    """Every run at or below folders, in order of their paths, and every line of files; of files
-    that lie in a folder only what is a run, or damaged, since searches have lines too. What lies at
-    or below several of the paths is there once."""
+    """Every run at or below folders, in natural order of their paths, and every line of files; of
+    files that lie in a folder only what is a run, or damaged, since searches have lines too. What
+    lies at or below several of the paths is there once."""
     found: list[Entry] = []
     read: set[Path] = set()
     for path in paths:
         if path.is_dir():
-            found += sorted(_below(path, parse), key=lambda entry: entry.where)
+            found += sorted(_below(path, parse), key=lambda entry: natural(entry.where))
         elif not lines.is_lines(path):
             raise RunError(f"there is no folder {path}, and no .jsonl file of that name")
         for file in [one for one in lines.files_at(path) if one not in read]:

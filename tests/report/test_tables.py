@@ -28,6 +28,20 @@ def test_a_table_has_a_row_for_each_method_and_variant(runs: Path) -> None:
     assert [row["n"] for row in table] == ["3", "1", "3", "3"]
 
 
+def test_rows_come_in_the_order_of_folders_with_numbers_by_their_size(
+    runs: Path, tmp_path: Path
+) -> None:
+    for name in ("m100-s0", "m50-s10", "m50-s2"):
+        memory, seed = (int(part[1:]) for part in name.split("-"))
+        shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name)
+        changed(tmp_path / name, memory=memory, seed=seed)
+    table = rows(onepass("table", tmp_path, "--per-run", "--format", "csv").out)
+    ordered = [("50", "2"), ("50", "10"), ("100", "0")]
+    assert [(row["memory"], row["seed"]) for row in table] == ordered
+    listed = onepass("runs", "list", tmp_path, "--json").records
+    assert [(str(one["memory"]), str(one["seed"])) for one in listed] == ordered
+
+
 def test_a_table_shows_mean_and_sample_deviation_over_the_seeds(runs: Path) -> None:
     for row in rows(onepass("table", runs, "--format", "csv").out):
         group = [
