@@ -104,6 +104,13 @@ Engine = Annotated[
     ),
 ]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16.", autocompletion=words("fp32", "bf16"))]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Only these: =, !=, > or < a value of the result or a setting; repeatable.",
+    ),
+]
 Columns = Annotated[
     str | None,
     typer.Option(metavar="NAME,…", help="Which columns the table shows, in which order."),

@@ -21,15 +21,17 @@ Examples:
   onepass report runs/ -o report.html
   onepass report runs/ results/cifar100.jsonl -o report.html
   onepass report results/ -o report.html
+  onepass report runs/ -o report.html --where memory=50
 
 The page needs no network and nothing beside it; docs/report.md says what it shows."""
 )
 def report(
     paths: shared.Paths,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
+    where: shared.Where = None,
 ) -> None:
     """Write a page about runs: tables, curves, maps, costs."""
-    shown = webpage.report(paths, output)
+    shown = webpage.report(paths, output, where or [])
     for file, count in shown["passed_over"].items():
         messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
     states = Counter(run["state"] for run in shown["runs"])

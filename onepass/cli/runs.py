@@ -14,7 +14,7 @@ import typer
 
 from onepass.cli import fitted
 from onepass.cli.base import app, messages, say
-from onepass.cli.options import Paths
+from onepass.cli.options import Paths, Where
 from onepass.errors import RunError
 from onepass.report.details import details, differences, outcomes
 from onepass.report.listing import Entry, check_keys, chosen, find, find_one
@@ -42,13 +42,7 @@ Examples:
 )
 def list_(
     paths: Paths,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Only these: =, !=, > or < a value of the result or a setting; repeatable.",
-        ),
-    ] = None,
+    where: Where = None,
     sort: Annotated[
         str | None, typer.Option(metavar="KEY", help="By this; -KEY: the largest first.")
     ] = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +23,7 @@ TEXT = "text"
 Examples:
   onepass table runs/
   onepass table results/ --dataset cifar100
+  onepass table runs/ --where memory=50 --where 'lr<1e-3'
   onepass table runs/ --format latex --pivot memory
   onepass table runs/ --columns method,accuracy,n
   onepass table runs/ --against published --against er
@@ -68,22 +68,25 @@ def table(
         list[str] | None,
         typer.Option(help="Only of this one; repeatable.", autocompletion=shared.datasets),
     ] = None,
+    where: shared.Where = None,
     per_run: Annotated[bool, typer.Option("--per-run", help="A row for each run.")] = False,
     columns: shared.Columns = None,
 ) -> None:
     """Show finished runs as a table: mean and deviation over seeds."""
     one_of("--format", format_, (TEXT, *FORMATS))
-    beside, datasets = against or [], dataset or []
+    beside, datasets, conditions = against or [], dataset or [], where or []
     if like is not None:
         others = {"--pivot": pivot, "--per-run": per_run, "--columns": columns}
         _refuse_with_like([option for option, given in others.items() if given])
-        made = _like(one_of("--like", like, paper.LIKE), paths, datasets, beside, format_)
+        one_of("--like", like, paper.LIKE)
+        made = _like(like, tables.read(*paths, where=conditions), datasets, beside, format_)
     else:
         if pivot is not None:
             one_of("--pivot", pivot, PIVOTS)
         if per_run and (pivot or beside):
             raise InputError("--per-run has nothing to put side by side or to compare")
-        rows = tables.summarise(_on(tables.read(*paths), datasets), per_run=per_run)
+        results = _on(tables.read(*paths, where=conditions), datasets)
+        rows = tables.summarise(results, per_run=per_run)
         made = [
             grids.grid(
                 rows,
@@ -106,14 +109,13 @@ def _refuse_with_like(given: list[str]) -> None:
 
 
 def _like(
-    name: str, paths: list[Path], datasets: list[str], beside: list[str], format_: str
+    name: str, results: list[Result], datasets: list[str], beside: list[str], format_: str
 ) -> list[Table]:
     methods = [one for one in beside if one != "published"]
     if len(methods) > 1:
         raise InputError(f"--like is tested against one method, not {len(methods)}")
     if methods and format_ == "csv":
         raise InputError("--like has no tests in csv: each line is of one cell")
-    results = tables.read(*paths)
     if format_ == "csv":
         return [paper.tidy(name, results, datasets=datasets)]
     return paper.like(name, results, datasets=datasets, against=next(iter(methods), None))

@@ -32,9 +32,9 @@ PROTOCOL = (
 Map = list[list[float | None]]
 
 
-def contents(*paths: Path) -> dict[str, Any]:
+def contents(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
-    runs, passed_over = recorded(*paths)
+    runs, passed_over = recorded(*paths, where=where)
     by_place = {run.entry.where: run for run in runs}
     groups = grouped(results(runs))
     room = NUMBERS // max(1, len(groups))

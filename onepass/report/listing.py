@@ -285,6 +285,20 @@ def chosen(entries: Sequence[Entry], conditions: Sequence[str], sort: str | None
     return sorted(known, key=lambda one: _rank(one.get(key)), reverse=backwards) + rest
 
 
+def of_results(results: Sequence[Result], conditions: Sequence[str]) -> list[Result]:
+    """Those that meet every condition, of which there must be one."""
+    if not conditions:
+        return list(results)
+    entries = [
+        Entry(one.out, "finished", vars(one), folder=None if lines.file_of(one.out) else one.out)
+        for one in results
+    ]
+    places = {entry.where for entry in chosen(entries, conditions, None)}
+    if not places:
+        raise RunError(f"no finished run is such: {' and '.join(map(quoted, conditions))}")
+    return [one for one in results if one.out in places]
+
+
 def check_keys(entries: Sequence[Entry], keys: Sequence[str]) -> None:
     for key in keys:
         if not any(entry.has(key) for entry in entries):

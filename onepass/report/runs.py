@@ -12,7 +12,7 @@ from typing import Any
 from onepass import files, lines
 from onepass.errors import RunError
 from onepass.record import DAMAGED_NAME, RunFolder
-from onepass.report.listing import Entry, find, of_no_run
+from onepass.report.listing import Entry, chosen, find, of_no_run
 from onepass.result import Result
 from onepass.scoring import Point
 
@@ -77,17 +77,19 @@ class Recorded:
             return [], f"{BALANCE}.jsonl is damaged"
 
 
-def recorded(*paths: Path) -> tuple[list[Recorded], dict[Path, int]]:
-    """All runs at or below folders, and in files of lines, also of such that lie in a folder. Runs'
-    own folders come first, since they have more to show. Lines of anything else, such as a search,
-    are passed over: how many, by their files."""
+def recorded(*paths: Path, where: Sequence[str] = ()) -> tuple[list[Recorded], dict[Path, int]]:
+    """All runs at or below folders, and in files of lines, also of such that lie in a folder, that
+    meet every condition. Runs' own folders come first, since they have more to show. Lines of
+    anything else, such as a search, are passed over: how many, by their files."""
     of_lines = dict.fromkeys(file for path in paths for file in lines.files_at(path))
     others = {file: of_no_run(file) for file in of_lines}
     foreign = set[str]().union(*others.values())
     found = sorted(find(*paths, parse=files.parsed), key=lambda entry: entry.folder is None)
-    runs = [_recorded(entry) for entry in found if entry.where not in foreign]
+    such = chosen(found, where, None)
+    runs = [_recorded(entry) for entry in such if entry.where not in foreign]
     if not runs:
-        raise RunError(f"there is no run in {', '.join(map(str, paths))}")
+        word = "such run" if where else "run"
+        raise RunError(f"there is no {word} in {', '.join(map(str, paths))}")
     return runs, {file: len(places) for file, places in others.items() if places}
 
 

@@ -15,6 +15,7 @@ from onepass import lines, registry
 from onepass.data.load import is_path
 from onepass.errors import InputError, RunError
 from onepass.record import finished_runs, warn_of_missing_points
+from onepass.report.listing import of_results
 from onepass.report.protocol import PLACE, as_in_the_paper, precision_of, what_was_chosen
 from onepass.result import Result
 
@@ -77,10 +78,11 @@ class Row:
     where: str  # of the first run
 
 
-def read(*paths: Path) -> list[Result]:
+def read(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
     """The results of every finished run at or below folders, and those of files of lines, also of
-    such that lie in a folder. Those of runs' own folders come first: of a run that lies in both,
-    the one with its events is shown. Lines of anything else are passed over, and counted aloud."""
+    such that lie in a folder; of these the ones that meet every condition (`--where`). Those of
+    runs' own folders come first: of a run that lies in both, the one with its events is shown.
+    Lines of anything else are passed over, and counted aloud."""
     folders = [path for path in paths if not lines.is_lines(path)]
     runs = [run for folder in folders for run in finished_runs(folder)]
     found = [result for run in runs if (result := run.result()) is not None]
@@ -96,7 +98,7 @@ def read(*paths: Path) -> list[Result]:
         log.warning(
             "passed over, since they are no results of runs: %d lines of %s", number, places
         )
-    return found
+    return of_results(found, where)
 
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -24,11 +25,11 @@ SCRIPTS = ("elements.js", "charts.js", "tables.js", "sections.js")
 ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
-def report(paths: list[Path], output: Path) -> dict[str, Any]:
-    """Writes the page, and gives what it shows."""
+def report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
+    """Writes the page about the runs that meet every condition, and gives what it shows."""
     if output.suffix not in SUFFIXES:
         raise InputError(f"the name of a report must end in .html, not {output.name!r}")
-    shown = contents(*paths)
+    shown = contents(*paths, where=where)
     content = page(shown).encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, lambda file: file.write(content))

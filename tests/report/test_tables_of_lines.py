@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import onepass
 from figures_of_runs import told, written
-from reported import rows
+from reported import changed, rows
 
 from onepass import lines
 from onepass.report import tables
@@ -203,6 +204,47 @@ def test_only_of_one_dataset(tmp_path: Path) -> None:
     (row,) = rows(onepass("table", file, "--dataset", "pets", "--format", "csv").out)
     assert row["dataset"] == "pets"
     assert "'pets'" in onepass("table", file, "--dataset", "pet").error
+
+
+def test_only_of_runs_that_meet_every_condition(tmp_path: Path) -> None:
+    lines = [
+        told("er", seed, 50.0 + seed, memory=memory, settings={"lr": 10.0**-memory})
+        for seed in (0, 1)
+        for memory in (5, 20)
+    ]
+    file = written(tmp_path / "a.jsonl", *lines)
+    for asked in (["memory=5"], ["lr>1e-9", "seed<7"]):
+        where = [word for one in asked for word in ("--where", one)]
+        (row,) = rows(onepass("table", file, *where, "--format", "csv").out)
+        assert (row["memory"], row["n"], row["accuracy"]) == ("5", "2", "50.5000")
+
+
+def test_settings_that_only_a_folder_tells_are_conditions_too(runs: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("er-synthetic-m100-s0", "er-synthetic-m100-s1")):
+        shutil.copytree(runs / name, tmp_path / name)
+        changed(tmp_path / name, settings={})
+        content = json.loads((tmp_path / name / "run.json").read_text())
+        content["learner"]["lr"] = float(number)
+        (tmp_path / name / "run.json").write_text(json.dumps(content))
+    (row,) = rows(onepass("table", tmp_path, "--where", "lr=1", "--per-run", "--format", "csv").out)
+    assert row["seed"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("acuracy>3", "Did you mean 'accuracy'"),
+        ("method", "KEY=VALUE"),
+        ("memory=7", "no finished run is such: 'memory=7'"),
+    ],
+)
+def test_a_condition_that_chooses_nothing_is_one_line(
+    condition: str, said: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.jsonl", told("er", 0, 50.0))
+    for more in ((), ("--like", "table1")):
+        refused = onepass("table", file, "--where", condition, *more)
+        assert refused.status == 2 and said in refused.error
 
 
 def test_a_row_for_each_run(tmp_path: Path) -> None:

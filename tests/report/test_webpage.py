@@ -76,6 +76,15 @@ class Elements(HTMLParser):
 # ---- the page
 
 
+def test_a_page_is_about_the_runs_that_meet_every_condition(runs: Path, tmp_path: Path) -> None:
+    asked = ("report", runs, "-o", tmp_path / "a.html", "--where")
+    assert onepass(*asked, "method=er", "--where", "seed=1").status == 0
+    data = shown(tmp_path / "a.html")
+    assert [(row["method"], row["seeds"]) for row in data["rows"]] == [("er", [1])]
+    assert len(data["runs"]) == 1
+    assert "there is no such run in" in refused(*asked, "seed=9")
+
+
 def test_no_text_can_end_the_element_that_holds_it() -> None:
     text = "</script><!--<script>]]>&lt;\u2028\u2029'\"\ud800"
     written = embedded({text: [text]})
