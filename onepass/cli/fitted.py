@@ -19,17 +19,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from onepass.report.formats import is_number
 from onepass.report.grids import check_columns
 from onepass.words import READABLE, plain
 
 GAP = "  "
 LONG = 80  # letters of a line that a rule follows to its end
 SHORT = 24  # letters of a word that text is not made narrower for
-NUMBER = re.compile(
-    r"-?|[-+<]?\.?\d[\d.,]*(e[-+]?\d+)?%?( ((±|\+-?) )?[\d.,]+| [a-zA-Z]{1,6})*( \(\d+\))?"
-    r"( \[[a-z]\])?",
-    re.ASCII,
-)
 wrapping = Console(width=SHORT)
 
 
@@ -83,7 +79,7 @@ class Column:
     @cached_property
     def numbers(self) -> bool:
         """Which stand to the right, and are never wrapped; their name may be."""
-        return all(NUMBER.fullmatch(cell) for cell in self.cells[1:])
+        return all(map(is_number, self.cells[1:]))
 
     @cached_property
     def widths(self) -> list[int]:

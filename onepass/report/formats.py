@@ -11,6 +11,11 @@ from itertools import groupby
 from typing import Self
 
 NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.ASCII)
+FOR_PEOPLE = re.compile(  # nothing, or a number with its deviation, unit, count of runs and note
+    r"-?|[-+<]?\.?\d[\d.,]*(e[-+]?\d+)?%?( ((±|\+-?) )?[\d.,]+| [a-zA-Z]{1,6})*"
+    r"( \(\d+( of \d+)?\))?( \[[a-z]\])?",
+    re.ASCII,
+)
 
 
 class Cell(str):
@@ -55,6 +60,15 @@ def plain_cell(cell: str) -> str:
     return f"{cell} [{cell.note}]" if isinstance(cell, Cell) and cell.note else str(cell)
 
 
+def is_number(cell: str) -> bool:
+    """Whether it stands to the right in its column, as what is missing among numbers does.
+
+    >>> is_number("12.2 ± 1.9 (3)"), is_number("-"), is_number("2.3 MB"), is_number("gsa")
+    (True, True, True, False)
+    """
+    return FOR_PEOPLE.fullmatch(cell) is not None
+
+
 def plain_notes(table: Table) -> list[str]:
     return [f"[{letter}] {text}" if letter else text for letter, text in table.notes]
 
@@ -97,10 +111,11 @@ def _in_markdown(cell: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table, with the best in bold and the second underlined.
+    """A booktabs table, with the best in bold and the second underlined; notes below it, where
+    their length makes no column wider.
 
     >>> print(latex(Table(["method", "accuracy"], [["gsa", "90.1 ± 0.5"]])), end="")
-    \\begin{tabular}{ll}
+    \\begin{tabular}{lr}
     \\toprule
     method & accuracy \\\\
     \\midrule
@@ -108,17 +123,27 @@ def latex(table: Table) -> str:
     \\bottomrule
     \\end{tabular}
     """
-    width = len(table.header)
     title = [f"% {_in_latex(table.title)}"] if table.title else []
-    rows = [r"\begin{tabular}{" + "l" * width + "}", r"\toprule", *_latex_groups(table)]
+    rows = [rf"\begin{{tabular}}{{{_sides(table)}}}", r"\toprule", *_latex_groups(table)]
     rows += [_latex_row(table.header), r"\midrule"]
     for number, line in enumerate(table.body):
         rows += [r"\midrule"] * (number in table.parts) + [_latex_row(line)]
-    rows.append(r"\bottomrule")
-    for letter, text in table.notes:
-        said = f"{_raised(letter)} {_in_latex(text)}".lstrip()
-        rows.append(rf"\multicolumn{{{width}}}{{p{{\linewidth}}}}{{\footnotesize {said}}} \\")
-    return "\n".join([*title, *rows, r"\end{tabular}"]) + "\n"
+    rows += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*title, *rows, *_latex_notes(table)]) + "\n"
+
+
+def _sides(table: Table) -> str:
+    """At which its columns stand: l or r for each."""
+    columns = zip(table.header, *table.body, strict=True)
+    return "".join("r" if all(map(is_number, cells)) else "l" for _, *cells in columns)
+
+
+def _latex_notes(table: Table) -> list[str]:
+    """Each a paragraph, in small letters as far as the group goes."""
+    if not table.notes:
+        return []
+    said = [f"{_raised(letter)} {_in_latex(text)}".lstrip() for letter, text in table.notes]
+    return [r"{\par\smallskip\footnotesize", *(rf"{one}\par" for one in said), "}"]
 
 
 def _latex_groups(table: Table) -> list[str]:
@@ -176,7 +201,8 @@ def _in_latex(cell: str) -> str:
     if re.fullmatch(r"[+-][\d.]+", cell):  # a sign, not a hyphen
         return f"${cell}$"
     escaped = "".join(LATEX.get(letter, letter) for letter in cell)
-    return re.sub(r"([+-]?[\d.]+) \$\\pm\$ ([\d.]+)", r"$\1 \\pm \2$", escaped)
+    dashed = re.sub(r"(?<!\S)-(?!\S)", "--", escaped)
+    return re.sub(r"([+-]?[\d.]+) \$\\pm\$ ([\d.]+)", r"$\1 \\pm \2$", dashed)
 
 
 # ---- comma-separated values

@@ -33,7 +33,7 @@ def check_tabular(text: str) -> int:
         assert depth >= 0
     assert depth == 0
     assert bare.count("$") % 2 == 0
-    width = len(re.search(r"\\begin{tabular}{(l+)}", text)[1])
+    width = len(re.search(r"\\begin{tabular}{([lr]+)}", text)[1])
     rows = [line[:-3] for line in text.splitlines() if line.endswith(r" \\")]
     assert {columns_of(row) for row in rows} == {width}
     commands = [line for line in text.splitlines() if line.startswith(r"\cmidrule")]
@@ -55,6 +55,22 @@ def test_a_tabular_is_whole_whatever_it_holds(body, notes) -> None:
     assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines} == {5}
 
 
+def test_in_latex_numbers_stand_to_the_right_and_notes_below_the_tabular() -> None:
+    body = [
+        ["er", "50", Cell("12.2 ± 1.9 (3)", rank=1, note="a"), "<0.001", "-1.5", "a100"],
+        ["5", "100", "-", "5.0 (1 of 3)", "2.3 MB", "-"],
+    ]
+    notes = [("a", "doubtful: a copy."), ("", "- is missing.")]
+    text = latex(Table(["method", "memory", "ours", "p", "kept", "device"], body, notes=notes))
+    assert r"\begin{tabular}{lrrrrl}" in text
+    assert text.partition("\\end{tabular}\n")[2].splitlines() == [
+        r"{\par\smallskip\footnotesize",
+        r"\textsuperscript{a} doubtful: a copy.\par",
+        r"-- is missing.\par",
+        "}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("cell", "in_latex", "in_markdown"),
     [
@@ -64,7 +80,7 @@ def test_a_tabular_is_whole_whatever_it_holds(body, notes) -> None:
         (Cell("12.2", note="a"), r"12.2\textsuperscript{a}", "12.2 <sup>a</sup>"),
         (Cell("$a$", rank=1), r"\textbf{\$a\$}", r"**\$a\$**"),
         ("-3.1", "$-3.1$", "-3.1"),
-        ("-", "-", "-"),
+        ("-", "--", "-"),
     ],
 )
 def test_what_stands_out_does_so_in_each_format(cell, in_latex, in_markdown) -> None:

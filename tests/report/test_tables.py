@@ -89,7 +89,7 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert [[c.strip(" *") for c in line[1:-1].split("|")] for line in (first, *body)] == cells
 
     latex = formats["latex"].out
-    assert latex.startswith(r"\begin{tabular}{" + "l" * len(cells[0]) + "}")
+    assert latex.startswith(r"\begin{tabular}{lll" + "r" * (len(cells[0]) - 3) + "}")
     lines = [line[:-3].split(" & ") for line in latex.splitlines() if line.endswith(r" \\")]
     plain = [[unmarked(c) for c in line] for line in lines]
     assert plain == cells
@@ -100,9 +100,9 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
 
 
 def unmarked(cell: str) -> str:
-    """A cell of LaTeX without what makes it bold or underlined."""
+    """A cell of LaTeX without what makes it bold or underlined, or a hyphen a dash."""
     bare = re.sub(r"\\(textbf|mathbf|underline){", "", cell).replace("}", "")
-    return bare.replace(r" \pm ", " ± ").strip("$")
+    return bare.replace(r" \pm ", " ± ").replace("--", "-").strip("$")
 
 
 def for_people(row: dict[str, str], name: str) -> str:

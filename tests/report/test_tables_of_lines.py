@@ -275,7 +275,7 @@ def test_memories_stand_side_by_side(tmp_path: Path) -> None:
     assert found["finetune"]["M=200 accuracy"] == found["finetune"]["M=1000 accuracy"] == "20.0000"
     latex = pivoted(file, "latex")
     assert r"&  & \multicolumn{2}{c}{M=200} & \multicolumn{2}{c}{M=1000} \\" in latex
-    assert r"\textbf{70.0} & 1 & - & - \\" in latex
+    assert r"\textbf{70.0} & 1 & -- & -- \\" in latex
     assert "| gsa | toys | **70.0** | 1 | - | - |" in pivoted(file, "markdown")
     assert "M=1000 accuracy" in pivoted(file, "text")
 
