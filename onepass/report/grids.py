@@ -10,7 +10,8 @@ from onepass.errors import InputError, UnknownNameError
 from onepass.job import COMMON
 from onepass.report import published
 from onepass.report.formats import Cell, Table
-from onepass.report.paired import HOW, compared
+from onepass.report.paired import COLUMNS as COMPARING
+from onepass.report.paired import compared, explained
 from onepass.report.pivot import pivoted
 from onepass.report.tables import KEYS, Row, Spread
 from onepass.words import plain, rate
@@ -43,13 +44,7 @@ def grid(
         lines = [_of_one_run(row, line) for row, line in zip(rows, lines, strict=True)]
     elif not apart:
         _rank(rows, lines)
-    notes = []
-    methods = {name for name in beside if name != "published"}
-    if len(methods) > 1:
-        raise InputError(f"a table is tested against one method, not {len(methods)}")
-    for name in dict.fromkeys(beside):
-        notes += _published(rows, lines, apart) if name == "published" else []
-        notes += _compare(rows, lines, name, apart) if name != "published" else []
+    notes = _put_beside(rows, lines, beside, columns, apart)
     check_columns(columns, lines[0])
     if pivot:
         missing = "" if apart else "-"
@@ -123,6 +118,29 @@ def ranked(cells: Sequence[str]) -> list[str]:
 # ---- beside other figures
 
 
+def _put_beside(
+    rows: Sequence[Row],
+    lines: Sequence[dict[str, str]],
+    beside: Sequence[str],
+    columns: Sequence[str],
+    apart: bool,
+) -> list[tuple[str, str]]:
+    """Adds columns, and explains those of them that are shown: all, if none is chosen."""
+    methods = {name for name in beside if name != "published"}
+    if len(methods) > 1:
+        raise InputError(f"a table is tested against one method, not {len(methods)}")
+    notes = []
+    for name in dict.fromkeys(beside):
+        if name == "published":
+            doubts = _published(rows, lines, apart)
+            notes += doubts if name in (columns or [name]) else []
+        else:
+            left_out = _compare(rows, lines, name, apart)
+            said = explained(columns or COMPARING)
+            notes += [("", f"Compared with {name}. {said}"), *left_out] if said else []
+    return notes
+
+
 def _published(
     rows: Sequence[Row], lines: Sequence[dict[str, str]], apart: bool
 ) -> list[tuple[str, str]]:
@@ -159,8 +177,9 @@ class Letters(dict[str, str]):
 def _compare(
     rows: Sequence[Row], lines: Sequence[dict[str, str]], name: str, apart: bool
 ) -> list[tuple[str, str]]:
-    """Adds the columns of paired tests against the rows of a method, or against one variant of it:
-    `gsa common` is the one that has nothing otherwise than by default."""
+    """Adds the columns of paired tests against the rows of a method, or against one variant of it
+    (`gsa common` is the one that has nothing otherwise than by default), and says which rows they
+    leave out."""
     method, _, variant = name.partition(" ")
     theirs = [
         row for row in rows if row.method == method and variant in ("", row.variant or COMMON)
@@ -174,14 +193,13 @@ def _compare(
         several = several or len(found) > 1
         other = found[0] if len(found) == 1 else None
         line.update(_comparison_cells(row, None if other is row else other, apart))
-    notes = [("", f"Compared with {name}. {HOW[0].upper()}{HOW[1:]}")]
-    if several:
-        told = (
-            f"{method} has several variants here: where none is that of the row itself, there is "
-            "no comparison, and none of a row without memory with several sizes of memory. "
-        )
-        notes.append(("", f"{told}--against '{method} VARIANT' names a variant."))
-    return notes
+    if not several:
+        return []
+    told = (
+        f"{method} has several variants here: where none is that of the row itself, there is "
+        "no comparison, and none of a row without memory with several sizes of memory. "
+    )
+    return [("", f"{told}--against '{method} VARIANT' names a variant.")]
 
 
 def _comparable(row: Row, theirs: Sequence[Row]) -> list[Row]:

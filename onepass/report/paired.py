@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FEWEST = 3  # pairs for a t-test: with two, any spread at all is luck
 FEWEST_FOR_RANKS = 6  # with fewer the signed-rank test cannot come below 0.05 at all
 DIGITS = 9  # of a difference: the next ones are of the arithmetic, and make equal ones differ
-HOW = (
-    "difference: mean ± standard deviation over the seeds that both have (pairs). p: two-sided, by "
-    f"the paired t-test ({FEWEST} pairs or more) and by Wilcoxon's signed-rank test (of "
-    f"{FEWEST_FOR_RANKS} or more that differ: with fewer it cannot reach 0.05); not corrected for "
-    "the number of comparisons."
-)
+COUNTED = {
+    "difference": "Difference: mean ± standard deviation over the seeds that both have (pairs).",
+    "pairs": "Pairs: seeds that both have.",
+}
+TESTS = {
+    "p (t-test)": f"the paired t-test ({FEWEST} pairs or more)",
+    "p (Wilcoxon)": f"Wilcoxon's signed-rank test (of {FEWEST_FOR_RANKS} or more that differ: with "
+    "fewer it cannot reach 0.05)",
+}
+COLUMNS = (*COUNTED, *TESTS)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,20 @@ class Comparison:
     differences: tuple[float, ...]
     t_test: float | None
     wilcoxon: float | None
+
+
+def explained(columns: Sequence[str]) -> str:
+    """What those of a table's columns mean that compare; nothing if none does.
+
+    >>> explained(["method", "pairs", "p (t-test)"])
+    'Pairs: seeds that both have. p: two-sided, by the paired t-test (3 pairs or more); not
+    corrected for the number of comparisons.'
+    """
+    said = [COUNTED[name] for name in COUNTED if name in columns][:1]  # the first says both
+    if tests := [TESTS[name] for name in TESTS if name in columns]:
+        how = " and by ".join(tests)
+        said.append(f"p: two-sided, by {how}; not corrected for the number of comparisons.")
+    return " ".join(said)
 
 
 def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparison:

@@ -43,11 +43,12 @@ def pivoted(
     header = [*own, *names * len(groups)]
     above = [""] * len(own) + [group for group in groups for _ in names]
     kept = [n for n, name in enumerate(header) if name != "variant" or any(row[n] for row in body)]
+    spread = [("", SPREAD)] if any("±" in cell for row in body for cell in row) else []
     return Table(
         [header[n] for n in kept],
         [[row[n] for n in kept] for row in body],
         groups=[above[n] for n in kept],
-        notes=[("", SPREAD), *notes],
+        notes=[*spread, *notes],
     )
 
 

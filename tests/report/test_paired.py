@@ -97,6 +97,27 @@ def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("method,difference", "Compared with er. Difference: mean ± standard deviation over"),
+        ("method,pairs", "Compared with er. Pairs: seeds that both have.\n"),
+        ("method,p (t-test)", "Compared with er. p: two-sided, by the paired t-test (3 pairs"),
+        ("method,p (Wilcoxon)", "Compared with er. p: two-sided, by Wilcoxon's signed-rank"),
+        ("method,accuracy", ""),
+    ],
+)
+@pytest.mark.parametrize("pivot", [(), ("--pivot", "memory")], ids=["rows", "pivot"])
+def test_only_columns_that_are_shown_are_explained(
+    columns: str, said: str, pivot: tuple, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
+    text = onepass("table", file, "--against", "er", "--columns", columns, *pivot).out
+    words = ("Difference:", "Pairs:", "t-test (", "signed-rank", "Compared with")
+    assert {word for word in words if word in text} == {word for word in words if word in said}
+    assert said in text
+
+
+@pytest.mark.parametrize(
     "other",
     [{"memory": 200}, {"validation": 0.1}, {"stream": "blurry"}, {"dataset": "other"}],
     ids=lambda other: next(iter(other)),

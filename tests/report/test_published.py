@@ -12,6 +12,7 @@ import formats
 import numpy as np
 import pytest
 from command import onepass
+from figures_of_runs import of_the_paper, written
 from reported import changed, rows
 
 from onepass.data.catalogue import CATALOGUE
@@ -162,6 +163,13 @@ def test_a_figure_stands_beside_each_of_two_folders_of_the_same_runs(
     text = onepass("table", tmp_path, "--format", "csv", "--against", "published").out
     assert [row["variant"] for row in rows(text)] == ["in mine", "in yours"]
     assert all("31.4 ± 0.2" in row["published"] for row in rows(text))
+
+
+def test_a_doubt_is_told_where_the_figure_is_shown(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", of_the_paper("aser", 0, 20.0, memory=2000))
+    for columns in ("method,published", "method,accuracy"):
+        text = onepass("table", file, "--against", "published", "--columns", columns).out
+        assert ("doubtful: equals" in text) == ("published" in columns)
 
 
 def test_a_dataset_is_known_by_what_it_holds_and_not_by_a_file_name(

@@ -280,6 +280,13 @@ def test_memories_stand_side_by_side(tmp_path: Path) -> None:
     assert "M=1000 accuracy" in pivoted(file, "text")
 
 
+def test_a_deviation_is_explained_where_there_is_one(tmp_path: Path) -> None:
+    for seeds in (1, 2):
+        lines = [told("er", seed, 50.0 + seed) for seed in range(seeds)]
+        file = written(tmp_path / f"{seeds}.jsonl", *lines)
+        assert ("standard deviation" in pivoted(file, "text")) == (seeds > 1)
+
+
 def pivoted(file: Path, form: str) -> str:
     done = onepass("table", file, "--pivot", "memory", "--format", form)
     assert done.status == 0, done.err
