@@ -193,24 +193,44 @@ def _compare(
         several = several or len(found) > 1
         other = found[0] if len(found) == 1 else None
         line.update(_comparison_cells(row, None if other is row else other, apart))
-    if not several:
+    notes = _of_own_variants(theirs)
+    if several:
+        told = (
+            f"{method} has several variants here: where none is that of the row itself, there is "
+            "no comparison, and none of a row without memory with several sizes of memory. "
+        )
+        notes.append(("", f"{told}--against '{method} VARIANT' names a variant."))
+    return notes
+
+
+def _of_own_variants(theirs: Sequence[Row]) -> list[tuple[str, str]]:
+    """Says that variants of the method that others are compared with have no comparison."""
+    variants = {
+        row.variant
+        for row in theirs
+        for one in _of_the_same_stream(row, theirs)
+        if one.variant != row.variant
+    }
+    if not variants:
         return []
-    told = (
-        f"{method} has several variants here: where none is that of the row itself, there is "
-        "no comparison, and none of a row without memory with several sizes of memory. "
-    )
-    return [("", f"{told}--against '{method} VARIANT' names a variant.")]
+    names = [plain(f"{theirs[0].method} {variant or COMMON}") for variant in sorted(variants)]
+    told = f"Not compared with each other: {', '.join(names)}."
+    return [("", f"{told} --against '{names[0]}' compares all with that one.")]
 
 
 def _comparable(row: Row, theirs: Sequence[Row]) -> list[Row]:
-    """Those that learned the same stream with the same memory, or with none; of several, those of
-    the same variant."""
-    found = [
+    """Those of the same stream; of several, those of the same variant."""
+    found = _of_the_same_stream(row, theirs)
+    return [one for one in found if one.variant == row.variant] or found
+
+
+def _of_the_same_stream(row: Row, theirs: Sequence[Row]) -> list[Row]:
+    """Those that learned it with the same memory, or with none."""
+    return [
         one
         for one in theirs
         if one.stream == row.stream and (one.memory == row.memory or 0 in (one.memory, row.memory))
     ]
-    return [one for one in found if one.variant == row.variant] or found
 
 
 def _comparison_cells(row: Row, other: Row | None, apart: bool) -> dict[str, str]:

@@ -173,3 +173,19 @@ def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> 
     assert found[""]["pairs"] == ""
     assert float(found["without=new"]["difference"]) == pytest.approx(-2.0)
     assert {row["pairs"] for row in rows(file, "--against", "gsa")} == {""}
+
+
+def test_variants_that_are_not_compared_with_each_other_are_named(tmp_path: Path) -> None:
+    lines = [*of("gsa", OURS), *of("er", THEIRS), *of("er", OURS, variant="lr=2")]
+    file = written(tmp_path / "a.jsonl", *lines)
+    said = "Not compared with each other: er common, er lr=2. --against 'er common' compares all"
+    assert said in onepass("table", file, "--against", "er").out
+    for against in ("er common", "gsa"):
+        assert "each other" not in onepass("table", file, "--against", against).out
+
+
+def test_variants_that_could_not_be_compared_are_not_named(tmp_path: Path) -> None:
+    """As those of two streams."""
+    lines = [*of("er", THEIRS), *of("er", OURS, variant="stream=blurry", stream="blurry")]
+    file = written(tmp_path / "a.jsonl", *lines)
+    assert "each other" not in onepass("table", file, "--against", "er").out
