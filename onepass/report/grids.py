@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from onepass import registry
 from onepass.errors import InputError, UnknownNameError
@@ -21,6 +22,7 @@ COLUMNS = (
     *("seconds", "steps/s", "passes/sample", "kept", "device"),
 )
 MORE = ("seconds", "device")  # of which these are shown only if they are asked for
+OF_STEPS = ("seconds", "passes/sample")  # what a run spends beside its steps is not in these
 RANKED = ("accuracy", "any-time")  # not forgetting: who learns nothing has nothing to forget
 log = logging.getLogger("onepass")
 
@@ -48,15 +50,55 @@ def grid(
     check_columns(columns, lines[0])
     if pivot:
         missing = "" if apart else "-"
-        return pivoted(rows, lines, pivot, columns=columns, missing=missing, notes=notes)
+        made = pivoted(rows, lines, pivot, columns=columns, missing=missing, notes=notes)
+    else:
+        made = _one_below_the_other(rows, lines, columns, notes, apart)
+    return replace(made, notes=[*made.notes, *_of_training_at_scores(rows, made.header)])
+
+
+def _one_below_the_other(
+    rows: Sequence[Row],
+    lines: Sequence[Mapping[str, str]],
+    columns: Sequence[str],
+    notes: Sequence[tuple[str, str]],
+    apart: bool,
+) -> Table:
     hidden = [] if any(row.variant for row in rows) else ["variant"]
     hidden += [] if apart else MORE
     header = list(columns) or [name for name in lines[0] if name not in hidden]
     if said := _said_of_likes(lines, header):
         if apart:  # where there is no room for notes
             log.warning(said)
-        notes.append(("", said))
+        notes = [*notes, ("", said)]
     return Table(header, [[line[name] for name in header] for line in lines], notes=notes)
+
+
+def _of_training_at_scores(rows: Sequence[Row], shown: Sequence[str]) -> list[tuple[str, str]]:
+    """Says what the cost of a method leaves out that trains for its scores."""
+    if not any(name in shown for name in OF_STEPS):
+        return []
+    training: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.trained_at_scores:
+            training.setdefault(plain(row.method), []).append(row)
+    return [
+        (
+            "",
+            f"{method} also trains when it is scored, which is not counted here: in a run "
+            f"{_range(row.trained_at_scores for row in found)} images, "
+            f"{_range(round(row.scoring_seconds, 1) for row in found)} s with the scores.",
+        )
+        for method, found in training.items()
+    ]
+
+
+def _range(values: Iterable[float]) -> str:
+    """>>> _range([258048, 28672]), _range([4.5, 4.5])
+    ('28 672 to 258 048', '4.5')
+    """
+    found = list(values)
+    ends = sorted({min(found), max(found)})
+    return " to ".join(f"{one:,}".replace(",", " ") for one in ends)
 
 
 def _said_of_likes(lines: Sequence[Mapping[str, str]], shown: Sequence[str]) -> str:

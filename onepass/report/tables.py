@@ -67,6 +67,8 @@ class Row:
     steps_per_second: float | None
     trained: float | None
     scored: float | None
+    trained_at_scores: int  # images, in a run; those of steps are not among them
+    scoring_seconds: float
     kept: int | None  # bytes: samples, all that is stored beside them, and copies of the network
     device: str
     precision: str  # of the network's arithmetic; both, if there are two in one mean
@@ -256,6 +258,8 @@ def _row(group: list[Result]) -> Row:
         steps_per_second=speed.mean if speed else None,
         trained=first.trained_per_sample,
         scored=first.scored_per_sample,
+        trained_at_scores=max(map(_trained_at_scores, group)),
+        scoring_seconds=mean(one.scoring_seconds for one in group),
         kept=max(kept, default=None),
         device=", ".join(sorted(devices)),
         precision=" and ".join(sorted(set(map(precision_of, group)))),
@@ -266,6 +270,10 @@ def _row(group: list[Result]) -> Row:
         forgettings={one.seed: one.forgetting for one in group if one.forgetting is not None},
         where=first.out,
     )
+
+
+def _trained_at_scores(result: Result) -> int:
+    return result.images_beside_steps.get("scores", {}).get("trained", 0)
 
 
 def _stream_of(result: Result) -> str:

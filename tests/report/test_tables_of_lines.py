@@ -304,6 +304,28 @@ def test_streams_stand_side_by_side(tmp_path: Path) -> None:
     assert row["blurry:n=50,m=10 accuracy"] == "10.0000"
 
 
+def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> None:
+    lines = [
+        told("gdumb", seed, 50.0, memory=memory, scoring_seconds=seconds, images_beside_steps=spent)
+        for memory, seconds, trained in ((100, 4.25, 28672), (1000, 60.0, 258048))
+        for seed in (0, 1)
+        for spent in [{"scores": {"trained": trained, "scored": 0}}]
+    ]
+    looked_at = {"scores": {"trained": 0, "scored": 9}, "task ends": {"trained": 9, "scored": 0}}
+    file = written(tmp_path / "a.jsonl", *lines, told("scr", 0, 9.0, images_beside_steps=looked_at))
+    said = (
+        "gdumb also trains when it is scored, which is not counted here: in a run "
+        "28 672 to 258 048 images, 4.2 to 60.0 s with the scores.\n"
+    )
+    for columns in ("method,memory,seconds", "method,memory,passes/sample"):
+        for pivot in ((), ("--pivot", "memory")):
+            assert said in onepass("table", file, "--columns", columns, *pivot).out
+    one = onepass("table", file, "--where", "memory=100").out
+    assert "in a run 28 672 images, 4.2 s with the scores.\n" in one
+    for asked in (("--columns", "method,memory,accuracy"), ("--where", "method=scr")):
+        assert "also trains" not in onepass("table", file, *asked).out
+
+
 def test_the_best_and_the_second_stand_out_among_those_that_learned_the_same(
     tmp_path: Path,
 ) -> None:
