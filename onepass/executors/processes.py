@@ -157,5 +157,5 @@ def _error(kind: Kind, why: str, job: Job) -> Exception:
     if kind in MENDABLE:
         return MENDABLE[kind](why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""
-    more = "; it can be resumed" if kind == "killed" else ""
+    more = "; run --resume, or the same sweep, goes on with it" if kind == "killed" else ""
     return TrainingError(f"{job.folder_name}{tried}: {why}{more}")
