@@ -185,6 +185,7 @@ experiments/fig1.toml and so on.
 Examples:
   onepass figure accuracy runs/ -o accuracy.png
   onepass figure accuracy runs/ --kind curves -o curves.svg
+  onepass figure accuracy runs/ --where memory=50 -o accuracy.png
   onepass figure accuracy results/cifar100.jsonl --kind bars -o bars.pdf
   onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png
   onepass figure fig1 runs/fig1 -o fig1.png                  PN of old tasks, and their accuracy
@@ -222,6 +223,7 @@ def figure(
     label: Annotated[str | None, typer.Option(help="stream: as for run.")] = None,
     test: Annotated[Path | None, typer.Option(help="stream: as for run.")] = None,
     seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
+    where: shared.Where = None,
     imports: Imports = None,
 ) -> None:
     """Draw finished runs, a figure of the paper, or a stream."""
@@ -239,13 +241,16 @@ def figure(
     }
     _refuse("stream", what, of_stream)
     _refuse("accuracy", what, {"--kind": kind != "both"})
+    if what == "stream" and where:
+        raise InputError("--where chooses runs, and a stream is drawn without any")
     if what == "accuracy":
         one_of("--kind", kind, figures.KINDS)
-        figures.accuracy(tables.read(*map(Path, drawn)), output, kind=kind)
+        figures.accuracy(tables.read(*map(Path, drawn), where=where or []), output, kind=kind)
     elif what in PAPER_FIGURES:
         from onepass.report import paper_figures
 
-        typer.echo(paper_figures.drawn(what, tables.read(*map(Path, drawn)), output))
+        results = tables.read(*map(Path, drawn), where=where or [])
+        typer.echo(paper_figures.drawn(what, results, output))
     else:
         data = load(
             dataset,

@@ -400,8 +400,9 @@ def _by_class(axes: Axes, panel: Panel) -> None:
         axes.plot(values, ".", color=colour, alpha=0.5, markersize=5)
         axes.plot(_moving_average(values), color=colour, label=name)
     axes.axhline(-1, color="0.4", linewidth=0.8)
-    told = f"class, in order of arrival (lines: moving average over {2 * _half(len(order)) + 1})"
-    axes.set(xlabel=told, ylabel="A-PN after the last task")
+    half = _half(len(order))
+    told = f" (lines: moving average over {2 * half + 1})" if half else ""
+    axes.set(xlabel=f"class, in order of arrival{told}", ylabel="A-PN after the last task")
     _whole_numbers(axes)
     axes.legend(frameon=False, fontsize=8)
 
@@ -442,12 +443,12 @@ def _mean_by_label(runs: Sequence[Result]) -> dict[str, float]:
 
 
 def _half(classes: int) -> int:
-    return max(1, classes // 20)
+    return classes // 20
 
 
 def _moving_average(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Over a tenth of the classes, at least three, fewer at the ends; classes without a rate do not
-    count."""
+    """Over a tenth of the classes, fewer at the ends; classes without a rate do not count. Up to
+    nineteen are left as they are: among them an average would mix tasks."""
     half = _half(len(values))
     pieces = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
     return np.array(

@@ -104,6 +104,15 @@ def test_an_option_of_another_figure_is_refused(
     assert f"{option[0]} goes with figure {of}, not with figure {what}" in done.error
 
 
+def test_where_chooses_the_runs_that_are_drawn(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path / "er", ignore=shutil.ignore_patterns("[!e]*-*"))
+    onepass("figure", "accuracy", runs, "--where", "method=er", "-o", tmp_path / "chosen.png")
+    onepass("figure", "accuracy", tmp_path / "er", "-o", tmp_path / "alone.png")
+    assert (tmp_path / "chosen.png").read_bytes() == (tmp_path / "alone.png").read_bytes()
+    refused = onepass("figure", "stream", "blurry", "--where", "seed=0", "-o", tmp_path / "a.png")
+    assert refused.status == 2 and "--where" in refused.error
+
+
 def test_both_is_the_default_kind(runs: Path, tmp_path: Path) -> None:
     onepass("figure", "accuracy", runs, "-o", tmp_path / "default.png")
     onepass("figure", "accuracy", runs, "-o", tmp_path / "both.png", "--kind", "both")
