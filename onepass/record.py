@@ -350,6 +350,12 @@ def versions() -> dict[str, str]:
     return {"onepass": __version__, "torch": str(torch.__version__)}
 
 
+def last_computed_by(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
+    """What a run's description says, and, of a run that was resumed `--anyway`, what it last went
+    on with."""
+    return {**described, **(since[-1] if since else {})}
+
+
 def source_of(method: str) -> str | None:
     """A digest of the file that a method comes from, if it is not one of ours: their versions tell.
     None also of a method that was typed at a prompt."""

@@ -22,7 +22,15 @@ from onepass.learner import Learner
 from onepass.listeners import Listener, Run
 from onepass.listeners.audience import check_keys
 from onepass.listeners.recorder import CheckpointEvery, Recorder
-from onepass.record import OtherVersions, RunFolder, SoFar, source_of, surroundings, versions
+from onepass.record import (
+    OtherVersions,
+    RunFolder,
+    SoFar,
+    last_computed_by,
+    source_of,
+    surroundings,
+    versions,
+)
 from onepass.result import Result, gpu_of, plain_settings
 from onepass.runlog import logged
 from onepass.scoring import BEGINNING, Point
@@ -194,7 +202,7 @@ def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: 
     """Whether this onepass, this torch or the user's method are others than those that the run last
     went on with: other numbers may come of it, so it is refused, unless `anyway`. An old run may
     not tell."""
-    last = {**(folder.description() or {}), **(since[-1] if since else {})}
+    last = last_computed_by(folder.description() or {}, since)
     told = [
         f"{CALLED.get(name, name)} {shortened(last[name])}, and this is {now}"
         for name, now in _computed_by(job).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -239,17 +240,17 @@ def figure(
         "--test": test is not None,
         "--seed": seed != Job.seed,
     }
-    _refuse("stream", what, of_stream)
-    _refuse("accuracy", what, {"--kind": kind != "both"})
-    if what == "stream" and where:
-        raise InputError("--where chooses runs, and a stream is drawn without any")
+    _refuse(["stream"], what, of_stream)
+    _refuse(["accuracy"], what, {"--kind": kind != "both"})
+    _refuse(["accuracy", *PAPER_FIGURES], what, {"--where": bool(where)})
+    one_of("--kind", kind, figures.KINDS)
+    if what != "stream":
+        results = tables.read(*map(Path, drawn), where=where or [])
     if what == "accuracy":
-        one_of("--kind", kind, figures.KINDS)
-        figures.accuracy(tables.read(*map(Path, drawn), where=where or []), output, kind=kind)
+        figures.accuracy(results, output, kind=kind)
     elif what in PAPER_FIGURES:
         from onepass.report import paper_figures
 
-        results = tables.read(*map(Path, drawn), where=where or [])
         typer.echo(paper_figures.drawn(what, results, output))
     else:
         data = load(
@@ -265,10 +266,10 @@ def figure(
     say(str(output))
 
 
-def _refuse(of: str, what: str, given: dict[str, bool]) -> None:
-    """Options of one figure that were given for another."""
-    if what != of and (in_vain := [name for name in given if given[name]]):
-        raise InputError(f"{in_vain[0]} goes with figure {of}, not with figure {what}")
+def _refuse(of: Sequence[str], what: str, given: dict[str, bool]) -> None:
+    """Options of some figures that were given for another."""
+    if what not in of and (in_vain := [name for name in given if given[name]]):
+        raise InputError(f"{in_vain[0]} goes with figure {', '.join(of)}, not with figure {what}")
 
 
 def _only(specs: list[str]) -> str:

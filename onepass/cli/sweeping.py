@@ -282,13 +282,11 @@ def _tell_of_probes(entries: Sequence[Entry], *, kept: bool) -> None:
 
 def _tell_of_changed_methods(entries: Sequence[Entry]) -> None:
     """A finished run is skipped although its method, one of the user's own, is another by now."""
-    changed = [
-        one.job.folder_name
-        for one in entries
-        if one.result is not None
-        and (now := record.source_of(one.job.method))
-        and _described(one.folder).get("source", now) != now
-    ]
+    changed = []
+    for one in entries:
+        if one.result is not None and (now := record.source_of(one.job.method)):
+            last = record.last_computed_by(_described(one.folder), one.result.other_versions)
+            changed += [one.job.folder_name] if last.get("source", now) != now else []
     if changed:
         told = f"finished runs of another state of their method's file are skipped: {len(changed)}"
         anew = "another --out, or a higher revision of the method, runs them again"

@@ -77,7 +77,9 @@ def random_gradients(count: int, seed: int) -> dict[str, Tensor]:
     }
 
 
-def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean():
+@pytest.mark.parametrize("pieces", [3, module.PIECES])  # longer than one number each, and not
+def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean(pieces, monkeypatch):
+    monkeypatch.setattr(module, "PIECES", pieces)
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
     rows = vectors(singles)
     rows.append(torch.stack(rows).mean(dim=0))
