@@ -6,11 +6,11 @@
 
 `er`, `er-ace`, `gsa`, and `gsa` with w = v = 1 and with simple cross-entropy over all classes, with
 the same images, augmentation and head: as they are, predicting with an average of themselves, and
-learning from it. `search` tries three learning
-rates on a held-out tenth of the training data; `final` takes the best rate and the better rule of
-averaging of each (by the mean of final and any-time accuracy) to the test set, over paired seeds;
-`table` prints what came out, and draws it. Each run is one of benchmarks/averages.py, which scores
-the network and its averages at once; runs that a file holds already are not repeated.
+learning from it. `search` tries three learning rates on a held-out tenth of the training data;
+`final` takes the best rate and the better rule of averaging of each (by the mean of final and
+any-time accuracy) to the test set, over paired seeds; `table` prints what came out, and draws it.
+Each run is one of benchmarks/averages.py, which scores the network and its averages at once; runs
+that a file holds already are not repeated.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def draw(table: dict[tuple[str, str], list[Line]], output: Path) -> None:
     colours = dict(zip(METHODS, plt.get_cmap("tab10").colors, strict=False))
     for axes, value in zip(panels, VALUES, strict=True):
         for (name, kind), runs in table.items():
-            place = list(METHODS).index(name) - 2  # side by side, not upon each other
+            place = list(METHODS).index(name) - (len(METHODS) - 1) / 2  # side by side
             x = runs[0]["images"] + runs[0]["shown"] / 3 + 0.2 * place
             values = [run[value] for run in runs]
             error = stdev(values) if len(values) > 1 else None
