@@ -52,10 +52,10 @@ table: .venv/.installed  ## The README's picture and its table of all methods, m
 	$(BIN)/onepass run finetune er gsa gsa-released joint $(README_RUNS)
 	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
 	$(BIN)/onepass run all $(README_RUNS) --resume
-	$(BIN)/python docs/update_readme.py runs/readme
+	$(BIN)/python scripts/update_readme.py runs/readme
 
 results: .venv/.installed  ## The tables on the pages in results/, made anew from the lines there
-	$(BIN)/python docs/update_results.py
+	$(BIN)/python scripts/update_results.py
 
 clean:  ## Remove what was set up and run
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 collect_ignore = [] if sys.platform == "linux" else ["onepass/nets/fast/fused_norm.py"]  # no Triton
 
 SLOW_DOCUMENTS = (  # all have tests that are not
-    "onepass.checks",
+    "onepass.tools.checks",
     "onepass.methods.co2l.Co2L",
     "onepass.methods.gss.GSS",
     "onepass.methods.ocm.OCM",

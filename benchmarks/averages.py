@@ -36,16 +36,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass import registry
-from onepass.copies import LONGEST, Average
-from onepass.devices import computing
-from onepass.evaluate import evaluate
-from onepass.job import Job
-from onepass.listeners import Listener
+from onepass.base.devices import computing
+from onepass.evaluation.callbacks import Listener
+from onepass.evaluation.loop import evaluate
+from onepass.learning import registry
+from onepass.learning.network_copies import LONGEST, Average
+from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
 from onepass.nets import normalises, renormalised
-from onepass.record import surroundings
-from onepass.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
-from onepass.supplies import Supplies
+from onepass.runs.folder import surroundings
+from onepass.runs.resources import Supplies
+from onepass.runs.spec import Job
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
 GROWING = (16,)

@@ -1,6 +1,6 @@
 """The lines of benchmarks/averages.py as tables: each run, and how each average compares.
 
-python benchmarks/averages_table.py results/best-search.jsonl
+python benchmarks/averages_table.py results/lines/best-search.jsonl
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from onepass.report.formats import Cell, Table, markdown
+from onepass.report.table import Cell, Table, markdown
 
 SHOWN = ("student", "0.98", "0.99", "0.995", "0.998", "growing 16", "arrivals 0.25")
 LITTLE = 0.5  # points, in the mean of final and any-time accuracy

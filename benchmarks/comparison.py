@@ -26,12 +26,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from onepass.devices import resolve
-from onepass.executors.mps import sharing
-from onepass.report.formats import Table, markdown
-from onepass.report.grids import probability
-from onepass.report.paired import compared
-from onepass.report.tables import Spread
+from onepass.base.devices import resolve
+from onepass.executors.processes.cuda_mps import sharing
+from onepass.report.layout import probability
+from onepass.report.rows import Spread
+from onepass.report.significance import compared
+from onepass.report.table import Table, markdown
 
 STUDY = Path(__file__).with_name("averages.py")
 METHODS = {

@@ -15,8 +15,8 @@ import time
 
 import torch
 
-from onepass.bench import WARM_UP, Batches, Case
-from onepass.record import surroundings
+from onepass.runs.folder import surroundings
+from onepass.tools.bench import WARM_UP, Batches, Case
 
 CAPTURED = 3  # times as many steps as eager ones, for about the same time
 

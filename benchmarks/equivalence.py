@@ -38,7 +38,7 @@ def entries(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def cases() -> Iterator[tuple[str, Any, Any]]:
     """A name, a stream and a learner for each."""
     import onepass
-    from onepass import registry
+    from onepass.learning import registry
 
     digits = onepass.load("digits")
     small = onepass.load(
@@ -63,7 +63,7 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
 
 def dump(output: Path) -> None:
     import onepass
-    from onepass.files import sha256
+    from onepass.base.fileio import sha256
 
     torch.set_num_threads(1)
     found = {}

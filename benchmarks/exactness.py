@@ -17,8 +17,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
-from onepass.bench import Batches, Case
-from onepass.record import surroundings
+from onepass.runs.folder import surroundings
+from onepass.tools.bench import Batches, Case
 
 
 def learned(method, settings, steps):

@@ -14,10 +14,10 @@ import json
 import time
 from dataclasses import make_dataclass
 
-from onepass import registry
-from onepass.checks import CHECKS, NEEDS_GPU
-from onepass.checks.tools import taught
-from onepass.learner import Learner
+from onepass.learning import registry
+from onepass.learning.learner import Learner
+from onepass.tools.checks import CHECKS, NEEDS_GPU
+from onepass.tools.checks.tools import taught
 
 
 def with_lessons(method: type[Learner]) -> type[Learner]:

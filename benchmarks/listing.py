@@ -2,8 +2,8 @@
 
     python benchmarks/listing.py --runs 10000 --rounds 5
 
-makes that many runs from the lines of results/cifar100.jsonl in a temporary folder, lists them as a
-user would (a new process each time), and prints one JSON object per kind, in seconds, beside what
+makes that many runs from the lines of results/lines/cifar100.jsonl in a temporary folder, lists
+them as a user would (a new process each time), and prints one JSON object per kind, in seconds, beside what
 the same process takes to show its version: Python, torch and our own imports.
 """
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-SOURCE = Path(__file__).parents[1] / "results" / "cifar100.jsonl"
+SOURCE = Path(__file__).parents[1] / "results" / "lines" / "cifar100.jsonl"
 COMMAND = [sys.executable, "-c", "from onepass.cli import main; main()"]
 
 

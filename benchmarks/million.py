@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 import onepass
-from onepass import registry
-from onepass.record import surroundings
+from onepass.learning import registry
+from onepass.runs.folder import surroundings
 
 CLASSES, FEATURES = 20, 16
 RETURNING = 0.3  # of a batch are samples of classes that came before

@@ -1,6 +1,6 @@
 """The lines of benchmarks/averages.py as tables: what predictions are normalised by, and the means.
 
-python benchmarks/norms_table.py results/norms.jsonl
+python benchmarks/norms_table.py results/lines/norms.jsonl
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from onepass.report.formats import Cell, Table, markdown
+from onepass.report.table import Cell, Table, markdown
 
 PREDICTS = {"er": "growing 16", "derpp": "growing 16"}  # as the preset; `arrivals` for others
 COLUMNS = {

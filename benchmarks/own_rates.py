@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.devices import computing
-from onepass.evaluate import evaluate
-from onepass.job import Job
-from onepass.learner import Learner
-from onepass.probes import BalanceProbe
-from onepass.record import surroundings
-from onepass.report.evidence import imbalance
-from onepass.supplies import Supplies
+from onepass.base.devices import computing
+from onepass.evaluation.loop import evaluate
+from onepass.evaluation.probes import BalanceProbe
+from onepass.gsa_paper.claims import imbalance
+from onepass.learning.learner import Learner
+from onepass.runs.folder import surroundings
+from onepass.runs.resources import Supplies
+from onepass.runs.spec import Job
 
 
 @dataclass

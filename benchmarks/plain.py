@@ -34,9 +34,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import onepass
-from onepass.bench import Batches, Case
 from onepass.nets import ResNet18
-from onepass.record import surroundings
+from onepass.runs.folder import surroundings
+from onepass.tools.bench import Batches, Case
 
 WARM_UP = 50
 TURN = 20

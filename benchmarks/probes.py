@@ -18,10 +18,10 @@ from statistics import median
 
 import torch
 
-from onepass.bench import Batches, Case
-from onepass.learner import Learner
-from onepass.listeners import Listener, Run
-from onepass.probes import PROBES
+from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.probes import PROBES
+from onepass.learning.learner import Learner
+from onepass.tools.bench import Batches, Case
 
 WARM = 20
 SHAPES = {"mnist": ((1, 28, 28), 10), "cifar100": ((3, 32, 32), 100)}

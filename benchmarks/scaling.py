@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from onepass.bench import Batches, Case, measure
-from onepass.record import surroundings
+from onepass.runs.folder import surroundings
+from onepass.tools.bench import Batches, Case, measure
 
 MEMORIES = (100, 1000, 10_000, 100_000)
 CLASSES = (10, 100, 1000, 10_000)

@@ -14,9 +14,9 @@ from multiprocessing import get_context
 
 import torch
 
-from onepass.bench import Batches, Case
-from onepass.executors.mps import sharing
-from onepass.record import surroundings
+from onepass.executors.processes.cuda_mps import sharing
+from onepass.runs.folder import surroundings
+from onepass.tools.bench import Batches, Case
 
 WARM_UP = 30
 

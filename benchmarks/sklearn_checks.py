@@ -18,7 +18,7 @@ import sklearn
 import torch
 from sklearn.utils.estimator_checks import check_estimator
 
-from onepass import registry
+from onepass.learning import registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
 

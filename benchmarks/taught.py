@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from onepass import engine
-from onepass.bench import Batches, Case
-from onepass.learner import Learner
-from onepass.parts import Step
-from onepass.record import surroundings
+from onepass.base.parts import Step
+from onepass.learning import execution
+from onepass.learning.learner import Learner
+from onepass.runs.folder import surroundings
+from onepass.tools.bench import Batches, Case
 
 KINDS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -46,7 +46,7 @@ def forward_of(learner: Learner, case: Case) -> Callable[[], Any]:
     average, where = learner.teaching, learner.where
     assert average is not None
     views = torch.rand(learner.shown(case.batch), *case.shape, device=where)
-    runner = engine.make(learner.engine, True, where, ())
+    runner = execution.make(learner.engine, True, where, ())
 
     def step(x: torch.Tensor, y: torch.Tensor) -> Step:
         return Step(average.teach(x)[0, 0], {}, ())

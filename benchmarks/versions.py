@@ -22,7 +22,7 @@ CASES = {
 }
 MEASURE = """
 import json, sys, torch
-from onepass.bench import Case, measure
+from onepass.tools.bench import Case, measure
 torch.set_num_threads(1)
 for name, (method, settings) in json.loads(sys.argv[1]).items():
     chosen = {**settings, "precision": "bf16"}

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 import onepass
-from onepass.copies import Previous
-from onepass.learner import Learner
-from onepass.losses import cross_entropy, distillation
-from onepass.parts import Images, Step
-from onepass.registry import method
+from onepass.base.parts import Images, Step
+from onepass.functional.losses import cross_entropy, distillation
+from onepass.learning.learner import Learner
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
 
 
 @method("lwf", paper="Li, Hoiem, Learning without Forgetting", year=2016, boundaries="uses")

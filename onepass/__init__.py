@@ -17,9 +17,7 @@ from onepass.interrupts import told_in_a_line
 answer()  # a shell that asks for words is not kept waiting for torch
 with told_in_a_line():
     from onepass import methods
-    from onepass.checkpoint import open_learner as open
-    from onepass.data import Dataset, load
-    from onepass.errors import (
+    from onepass.base.errors import (
         CheckpointError,
         DataError,
         InputError,
@@ -28,11 +26,13 @@ with told_in_a_line():
         TrainingError,
         UnknownNameError,
     )
-    from onepass.evaluate import evaluate
-    from onepass.learner import Learner
-    from onepass.listeners import Listener
+    from onepass.data import Dataset, load
+    from onepass.evaluation.callbacks import Listener
+    from onepass.evaluation.loop import evaluate
+    from onepass.evaluation.probes import BalanceProbe
+    from onepass.learning.checkpoint.file import open_learner as open
+    from onepass.learning.learner import Learner
     from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
-    from onepass.probes import BalanceProbe
     from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
     from onepass.version import __version__
 

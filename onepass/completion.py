@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.caches import cache_root
+from onepass.base.cache_dir import cache_root
 
 if TYPE_CHECKING:
     import typer

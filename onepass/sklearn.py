@@ -21,11 +21,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from onepass import checkpoint, inputs, registry
-from onepass.errors import InputError
-from onepass.learner import Learner
-from onepass.parts import Label
-from onepass.settings import check
+from onepass.base import inputs
+from onepass.base.errors import InputError
+from onepass.base.parts import Label
+from onepass.base.settings import check
+from onepass.learning import registry
+from onepass.learning.checkpoint import file
+from onepass.learning.learner import Learner
 
 Array = np.ndarray[Any, Any]
 FLOATS = (np.float32, np.float64)
@@ -164,14 +166,14 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """A pickle holds the learner as a file of `learner.save` does."""
         state: dict[str, Any] = super().__getstate__()
         if "learner_" in state:
-            state = {**state, "learner_": checkpoint.content(self.learner_)}
+            state = {**state, "learner_": file.content(self.learner_)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "learner_" in state:
             net, augment = self._settings.get("net"), self._settings.get("augment")
-            self.learner_ = checkpoint.restored(
+            self.learner_ = file.restored(
                 state["learner_"],
                 f"the pickled {type(self).__name__}",
                 device=self._settings.get("device", "auto"),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onepass.data.base import statistics
 from onepass.data.files import Array, decode, opened
-from onepass.learner import Learner
+from onepass.learning.learner import Learner
 
 GREY = ("1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # modes without colours
 TINGE = 2.0  # levels of 255 between channels that make no colour

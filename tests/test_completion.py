@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from command import onepass
 
-from onepass import completion, registry
+from onepass import completion
 from onepass.cli import completing
+from onepass.learning import registry
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from onepass.cli import main; main()"
 

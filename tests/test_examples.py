@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from registries import put_back
 
-from onepass.checks import CHECKS, NEEDS_GPU, check_method
+from onepass.learning.registry import METHODS
 from onepass.nets import NETWORKS
-from onepass.registry import METHODS
 from onepass.streams import STREAMS
+from onepass.tools.checks import CHECKS, NEEDS_GPU, check_method
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.job import Job
-from onepass.run import run
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 
 IMPORT = """
 import json, random, sys, time
@@ -32,8 +32,8 @@ same, modules = generators() == before, list(sys.modules)
 """
 TRAIN = """
 from pathlib import Path
-from onepass.job import Job
-from onepass.run import run
+from onepass.runs.spec import Job
+from onepass.runs.execute import run
 run(Job("gsa", "synthetic", batch=60), Path(sys.argv[1]))
 """
 TELL = """

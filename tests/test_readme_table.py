@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from onepass import registry
-from onepass.job import Job
-from onepass.run import run
+from onepass.learning import registry
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 
 ROOT = Path(__file__).parents[1]
-script = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
+script = runpy.run_path(str(ROOT / "scripts" / "update_readme.py"))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import onepass
-from onepass import InputError, UnknownNameError, registry
+from onepass import InputError, UnknownNameError
+from onepass.learning import registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
 FAST = {"er": {"replay": 16}, "gsa": {"mix": 16}, "scr": {"replay": 16}}

@@ -23,7 +23,7 @@ import pytest
 from command import Done, onepass
 
 import onepass as package
-from onepass.report.book import SECTIONS
+from onepass.gsa_paper.page import SECTIONS
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]

@@ -10,32 +10,32 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 from onepass import completion
-from onepass.errors import OnepassError, TrainingError
+from onepass.base.errors import OnepassError, TrainingError
+from onepass.base.text import plain, shortened
 from onepass.interrupts import told_in_a_line
-from onepass.registry import METHODS
+from onepass.learning.registry import METHODS
 from onepass.version import __version__
-from onepass.words import plain, shortened
 
 with told_in_a_line():
     import typer
 
     from onepass.cli import (
-        benching,
-        checking,
+        bench,
+        check,
         completing,
         data,
-        papering,
-        predicting,
-        remembering,
-        reporting,
-        running,
+        list,
+        memory,
+        paper,
+        predict,
+        report,
+        run,
         runs,
-        showing,
-        sweeping,
-        tabling,
-        tuning,
+        sweep,
+        table,
+        tune,
     )
-    from onepass.cli.base import app, messages, open_streams
+    from onepass.cli.app import app, messages, open_streams
 
 INTERRUPTED = 130
 # typer carries a click of its own under a private name; its usage errors are this one's ancestors.

@@ -11,10 +11,11 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from onepass import completion, registry
-from onepass.cli.base import app
+from onepass import completion
+from onepass.base.fileio import write_atomically
+from onepass.cli.app import app
 from onepass.cli.options import of_settings
-from onepass.files import write_atomically
+from onepass.learning import registry
 
 WIDTH = 60
 

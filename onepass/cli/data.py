@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from onepass.cli import fitted
+from onepass.base.errors import DataError, UnknownNameError
 from onepass.cli import options as shared
-from onepass.cli.base import app, say
+from onepass.cli import terminal_table
+from onepass.cli.app import app, say
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.load import download, load
 from onepass.data.verify import verify, whereabouts
-from onepass.errors import DataError, UnknownNameError
 
 data_app = typer.Typer(
     help="What datasets are here, and whether they are whole.",
@@ -55,7 +55,7 @@ def list_(
         for row in rows:
             typer.echo(json.dumps(row))
     else:
-        fitted.show_rows(rows, columns)
+        terminal_table.show_rows(rows, columns)
 
 
 @data_app.command(epilog="\b\nExamples:\n  onepass data check cifar100")

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from onepass import registry
-from onepass.cli.base import summary
+from onepass.cli.app import summary
 from onepass.data.load import names
-from onepass.job import PRESETS
-from onepass.probes import PROBES
+from onepass.evaluation.probes import PROBES
+from onepass.learning import registry
+from onepass.runs.spec import PRESETS
 from onepass.streams import STREAMS
 
 Words = list[str | tuple[str, str]]  # a word, or a word and what it means

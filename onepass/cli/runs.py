@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from onepass.cli import fitted
-from onepass.cli.base import app, messages, say
+from onepass.base.errors import RunError
+from onepass.base.text import shortened
+from onepass.cli import terminal_table
+from onepass.cli.app import app, messages, say
 from onepass.cli.options import Paths, Where
-from onepass.errors import RunError
-from onepass.report.details import details, differences, outcomes
-from onepass.report.listing import Entry, check_keys, chosen, find, find_one
-from onepass.words import shortened
+from onepass.runs.details import details, differences, outcomes
+from onepass.runs.query import Entry, check_keys, chosen, find, find_one
 
 runs_app = typer.Typer(
     help="Runs in folders and as lines: list, show, compare, export.",
@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, nothing e
     epilog="""\b
 Examples:
   onepass runs list runs/
-  onepass runs list runs/ results/cifar100.jsonl --where method=gsa --where 'accuracy>30'
+  onepass runs list runs/ results/lines/cifar100.jsonl --where method=gsa --where 'accuracy>30'
   onepass runs list runs/ --where state=broken
   onepass runs list runs/ --sort -accuracy --columns method,lr,head,seed,accuracy""",
 )
@@ -59,7 +59,7 @@ def list_(
         if as_json:
             typer.echo("".join(f"{_as_json(entry, keys)}\n" for entry in shown), nl=False)
         else:
-            fitted.show(keys, [[_cell(entry, key) for key in keys] for entry in shown])
+            terminal_table.show(keys, [[_cell(entry, key) for key in keys] for entry in shown])
     if not as_json:
         counts = Counter(entry.state for entry in shown)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -112,8 +112,8 @@ def _shown(value: Any) -> str:
     epilog="""\b
 Examples:
   onepass runs show runs/gsa-digits-m100-s0
-  onepass runs show results/cifar100.jsonl:3
-  onepass runs show 5f3a runs/ results/cifar100.jsonl"""
+  onepass runs show results/lines/cifar100.jsonl:3
+  onepass runs show 5f3a runs/ results/lines/cifar100.jsonl"""
 )
 def show(
     run: Annotated[
@@ -134,7 +134,7 @@ def show(
     matrix = known.get("accuracy", {}).pop("accuracy_matrix", [])
     for name, section in known.items():
         typer.echo(f"\n{name}")
-        fitted.show([], [[f"  {key}", _shown(one)] for key, one in section.items()])
+        terminal_table.show([], [[f"  {key}", _shown(one)] for key, one in section.items()])
         if name == "accuracy" and matrix:
             _show_matrix(matrix)
 
@@ -143,14 +143,14 @@ def _show_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
     typer.echo("  on each task, after each task")
     rows = [["" if one is None else f"{one:.1f}" for one in row] for row in matrix]
     header = ["  after", *(str(task) for task, _ in enumerate(rows, start=1))]
-    fitted.show(header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)])
+    terminal_table.show(header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)])
 
 
 @runs_app.command(
     epilog="""\b
 Examples:
   onepass runs diff runs/gsa-digits-m100-s0 runs/gsa-digits-m100-s1
-  onepass runs diff results/cifar100.jsonl:3 runs/gsa-cifar100-m1000-s0 --json"""
+  onepass runs diff results/lines/cifar100.jsonl:3 runs/gsa-cifar100-m1000-s0 --json"""
 )
 def diff(
     one: Annotated[str, typer.Argument(help="A folder, or FILE.jsonl:NUMBER.")],
@@ -164,7 +164,7 @@ def diff(
         typer.echo(json.dumps({"differences": asked, "results": came}))
         return
     rows = [[name, *map(_shown, pair)] for name, pair in {**asked, **came}.items()]
-    fitted.show(["", a.where, b.where], rows)
+    terminal_table.show(["", a.where, b.where], rows)
     if not asked:
         messages.print("nothing was asked otherwise")
 
@@ -173,14 +173,14 @@ def diff(
     epilog="""\b
 Examples:
   onepass runs export runs/ -o results.csv
-  onepass runs export runs/ results/cifar100.jsonl -o results.parquet"""
+  onepass runs export runs/ results/lines/cifar100.jsonl -o results.parquet"""
 )
 def export(
     paths: Paths,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
     """Write all results into one file, a row for each run."""
-    from onepass.report import tables
+    from onepass.report import rows as tables
     from onepass.report.export import export as write
 
     count = write(tables.read(*paths), output)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onepass import inputs
+from onepass.base import inputs
+from onepass.base.errors import DataError, InputError
+from onepass.base.parts import Label
+from onepass.base.seeds import generator, permutation
+from onepass.base.text import quoted
 from onepass.data.base import Dataset
 from onepass.data.files import Array, brief, class_name, reading, size_of_file
 from onepass.data.labels import in_order, numbered
-from onepass.errors import DataError, InputError
-from onepass.parts import Label
-from onepass.seeds import generator, permutation
-from onepass.words import quoted
 
 PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"

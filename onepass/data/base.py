@@ -9,10 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from onepass.errors import InputError
-from onepass.files import sha256
-from onepass.seeds import generator, permutation
-from onepass.words import as_html, quoted, shortened
+from onepass.base.errors import InputError
+from onepass.base.fileio import sha256
+from onepass.base.seeds import generator, permutation
+from onepass.base.text import as_html, quoted, shortened
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from onepass.caches import cache_root
+from onepass.base.cache_dir import cache_root
+from onepass.base.errors import DataError, WriteError
+from onepass.base.fileio import locked
+from onepass.base.text import plain
 from onepass.data.files import Array, Report, Split, Undecoded, class_name
-from onepass.errors import DataError, WriteError
-from onepass.files import locked
-from onepass.words import plain
 
 FORMAT = 1
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")

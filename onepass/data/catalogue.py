@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from onepass.base.errors import DataError
 from onepass.data import cifar, folders, idx, tiny_imagenet
 from onepass.data.files import Undecoded
-from onepass.errors import DataError
 
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onepass.base.errors import DataError
 from onepass.data import pickles
 from onepass.data.files import Array, Split, Undecoded, brief, class_name, contents, copied
-from onepass.errors import DataError
 
 
 class Layout(NamedTuple):

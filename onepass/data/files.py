@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from onepass import devices
-from onepass.errors import DataError, OnepassError
+from onepass.base import devices
+from onepass.base.errors import DataError, OnepassError
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from onepass.base.errors import DataError, InputError
+from onepass.base.seeds import generator, permutation
 from onepass.data.files import (
     Split,
     Undecoded,
@@ -18,8 +20,6 @@ from onepass.data.files import (
     turn_upright,
 )
 from onepass.data.labels import in_order
-from onepass.errors import DataError, InputError
-from onepass.seeds import generator, permutation
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 GREY = {"1", "L", "LA", "I", "I;16", "I;16B"}

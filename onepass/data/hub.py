@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onepass.base.errors import DataError
 from onepass.data.files import Split, Undecoded, decoded
-from onepass.errors import DataError
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label")

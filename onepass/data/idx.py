@@ -10,8 +10,8 @@ from typing import IO
 
 import numpy as np
 
+from onepass.base.errors import DataError
 from onepass.data.files import LARGEST, Array, Split, Undecoded, copied, reading
-from onepass.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTES = 0x08

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from onepass.parts import Label
+from onepass.base.parts import Label
 
 L = TypeVar("L", int, str, Label)
 

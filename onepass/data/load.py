@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from onepass.base.errors import DataError, InputError, UnknownNameError
+from onepass.base.settings import check
 from onepass.data import arrays as array_files
 from onepass.data import cache, folders, hub, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
 from onepass.data.registry import DATASETS, DatasetInfo
-from onepass.errors import DataError, InputError, UnknownNameError
-from onepass.settings import check
 
 LARGEST_SIZE = math.isqrt(MOST_PIXELS)
 OF_OWN_FILES: dict[str, Any] = {
@@ -72,7 +72,7 @@ def load(
     >>> load("digit")
     Traceback (most recent call last):
     ...
-    onepass.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
+    onepass.base.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
     name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"

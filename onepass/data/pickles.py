@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from onepass.base.errors import DataError
 from onepass.data.files import Array
-from onepass.errors import DataError
 
 Handler = Callable[[Any], None]
 AS_PYTHON_DOES = """

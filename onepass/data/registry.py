@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from onepass.base.errors import InputError
+from onepass.base.registry import Names
 from onepass.data.base import Dataset
-from onepass.errors import InputError
-from onepass.names import Names
 
 Make = TypeVar("Make", bound=Callable[..., Dataset])
 

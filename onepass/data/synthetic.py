@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from onepass.base.errors import InputError
+from onepass.base.seeds import generator
 from onepass.data.base import Dataset
 from onepass.data.registry import dataset
-from onepass.errors import InputError
-from onepass.seeds import generator
 
 
 @dataset("synthetic", classes=10, mirror_is_same_class=False)

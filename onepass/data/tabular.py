@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from onepass import inputs
+from onepass.base import inputs
+from onepass.base.errors import DataError, InputError, OnepassError
+from onepass.base.parts import Label
+from onepass.base.text import plain, shortened
 from onepass.data.arrays import held_out
 from onepass.data.base import Dataset, statistics
 from onepass.data.files import Array, brief, class_name, size_of_file
 from onepass.data.labels import in_order, numbered
-from onepass.errors import DataError, InputError, OnepassError
-from onepass.parts import Label
-from onepass.words import plain, shortened
 
 SUFFIXES = (".csv", ".parquet")
 

@@ -7,8 +7,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from onepass.base.errors import DataError
 from onepass.data.files import Split, Undecoded, brief, contents, decoded
-from onepass.errors import DataError
 
 SHAPE = (3, 64, 64)
 LARGEST = 2**26  # bytes of a file in the zip, a thousand times those of any that was published

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from onepass import probes
+from onepass.evaluation import probes
+from onepass.evaluation.callbacks import Listener
+from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
-from onepass.job import Job
-from onepass.listeners import Listener
-from onepass.listeners.progress import Progress
-from onepass.listeners.recorder import CheckpointEvery
-from onepass.record import RunFolder
-from onepass.result import Result
-from onepass.run import run
-from onepass.supplies import Supplies
+from onepass.runs.execute import run
+from onepass.runs.folder import RunFolder
+from onepass.runs.recorder import CheckpointEvery
+from onepass.runs.resources import Supplies
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
 
 Watch = Callable[[int, Progress], None]
 Failed = Callable[[int, Exception], None]
@@ -26,7 +26,7 @@ Ended = tuple[int, Result | Exception]
 
 @dataclass(frozen=True)
 class How:
-    """How each job is run; see `onepass.run.run`."""
+    """How each job is run; see `onepass.runs.execute.run`."""
 
     out: Path
     resume: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from onepass.job import Job
+from onepass.runs.spec import Job
 
 Fits = Callable[[Job], bool]
 

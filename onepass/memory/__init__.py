@@ -1,13 +1,13 @@
 """What is kept, and what is drawn."""
 
 from onepass.memory.balanced import Balanced
-from onepass.memory.dealing import Dealing
-from onepass.memory.draw import distinct, nth_true
-from onepass.memory.filling import Filling
+from onepass.memory.fill_first import Filling
 from onepass.memory.held_out import HeldOut, Sifted
 from onepass.memory.mixed import MixedReservoir
 from onepass.memory.rebuilt import OfTask, Rebuilt
 from onepass.memory.reservoir import Reservoir
+from onepass.memory.round_robin import Dealing
+from onepass.memory.sampling import distinct, nth_true
 from onepass.memory.store import Store
 
 __all__ = [

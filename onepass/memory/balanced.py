@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.devices import finest
-from onepass.errors import CheckpointError
-from onepass.memory.draw import nth_true
+from onepass.base.devices import finest
+from onepass.base.errors import CheckpointError
+from onepass.memory.sampling import nth_true
 from onepass.memory.store import Store
 
 UNKNOWN = -1

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.memory.draw import nth_true
+from onepass.base.parts import Samples
 from onepass.memory.reservoir import Reservoir
-from onepass.parts import Samples
+from onepass.memory.sampling import nth_true
 
 OLD, NEW = 0, 1
 Shares = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from onepass.memory.filling import Filling
+from onepass.memory.fill_first import Filling
 from onepass.memory.reservoir import Reservoir
 
 

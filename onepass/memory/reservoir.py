@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from onepass.compare import expect_number
-from onepass.devices import at_hand, finest
+from onepass.base.devices import at_hand, finest
+from onepass.base.expect import expect_number
 from onepass.memory.store import Store
 
 MOST_OFFERED = 2**62  # below what a whole number can count to

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.compare import expect_alike, expect_number, expect_rows
-from onepass.devices import at_hand
-from onepass.errors import InputError
-from onepass.memory.draw import distinct, nth_true
-from onepass.parts import Part, Samples
+from onepass.base.devices import at_hand
+from onepass.base.errors import InputError
+from onepass.base.expect import expect_alike, expect_number, expect_rows
+from onepass.base.parts import Part, Samples
+from onepass.memory.sampling import distinct, nth_true
 
 
 class Store(Part, ABC):

@@ -43,11 +43,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy
+from onepass.base.parts import Preset, Step
+from onepass.functional.losses import cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.nets import combined, of_free_rows
-from onepass.parts import Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 
 def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) -> list[Tensor]:

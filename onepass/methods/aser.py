@@ -49,11 +49,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.losses import cross_entropy
+from onepass.base.parts import Images, Preset, Samples, Step
+from onepass.functional.losses import cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import Dealing
-from onepass.parts import Images, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 
 def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:

@@ -50,13 +50,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.copies import Previous
-from onepass.losses import cross_entropy, distillation
+from onepass.base.parts import Images, Part, Preset, Step
+from onepass.functional.losses import cross_entropy, distillation
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import HeldOut, Sifted
 from onepass.nets import Classifier
-from onepass.parts import Images, Part, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 NEWTON_STEPS = 50
 HALVINGS = 30

@@ -44,14 +44,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.copies import Previous
-from onepass.losses import cross_entropy, distillation
+from onepass.base.parts import Images, Part, Preset, Step
+from onepass.functional.losses import cross_entropy, distillation
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
+from onepass.learning.trainer import Trainer, cosine_head
 from onepass.memory import Balanced
 from onepass.nets import Head
-from onepass.parts import Images, Part, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
-from onepass.trainer import Trainer, cosine_head
 
 POWER = 0.66
 

@@ -56,12 +56,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.copies import Previous
-from onepass.losses import mean, one_hot, supervised_contrastive
+from onepass.base.parts import Images, Preset, Step
+from onepass.functional.losses import mean, one_hot, supervised_contrastive
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.nets import ByFeatures, Classifier, projected, projection
-from onepass.parts import Images, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 VIEWS = 2
 BASE_TEMPERATURE = 0.07

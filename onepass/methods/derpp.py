@@ -37,12 +37,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, mean
+from onepass.base.parts import Images, Preset, Step
+from onepass.functional.losses import cross_entropy, mean
+from onepass.functional.views import mean_over_views
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import Reservoir
-from onepass.parts import Images, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
-from onepass.views import mean_over_views
 
 
 def known_error(

@@ -27,11 +27,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, fractions, sample_cross_entropy
+from onepass.base.parts import Images, Output, Preset, Step
+from onepass.functional.losses import cross_entropy, fractions, sample_cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import MixedReservoir, Store
-from onepass.parts import Images, Output, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 
 @method(

@@ -29,12 +29,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, one_hot
+from onepass.base.parts import Preset, Step
+from onepass.functional.losses import cross_entropy, one_hot
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
+from onepass.learning.trainer import cosine_head
 from onepass.nets import Head
-from onepass.parts import Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
-from onepass.trainer import cosine_head
 
 
 @method(

@@ -37,13 +37,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.devices import finest
-from onepass.losses import cross_entropy, mean
+from onepass.base.devices import finest
+from onepass.base.parts import Images, Preset, Samples, Step
+from onepass.functional.losses import cross_entropy, mean
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
+from onepass.learning.trainer import cosine_head
 from onepass.nets import Head
-from onepass.parts import Images, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
-from onepass.trainer import cosine_head
 
 BASE_TEMPERATURE = 0.07
 

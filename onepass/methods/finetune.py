@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from onepass.learner import Learner
-from onepass.losses import cross_entropy
-from onepass.parts import Images, Step
-from onepass.registry import method
+from onepass.base.parts import Images, Step
+from onepass.functional.losses import cross_entropy
+from onepass.learning.learner import Learner
+from onepass.learning.registry import method
 
 
 @method("finetune", paper="none: the lower bound", year=0)

@@ -53,16 +53,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.losses import mean
+from onepass.base.parts import Images, Preset, Step
+from onepass.base.seeds import generator
+from onepass.functional.losses import mean
+from onepass.learning.registry import method
+from onepass.learning.replay import WithMemory
+from onepass.learning.trainer import Trainer
 from onepass.memory import Balanced
 from onepass.nets import Head
 from onepass.nets.norms import Norms
-from onepass.optimise import MOMENTUM, Kind
-from onepass.parts import Images, Preset, Step
-from onepass.registry import method
-from onepass.replay import WithMemory
-from onepass.seeds import generator
-from onepass.trainer import Trainer
+from onepass.nets.optimisers import MOMENTUM, Kind
 
 LARGEST_GRADIENT = 10.0
 NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)

@@ -51,17 +51,17 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.balance import Balance
-from onepass.losses import (
+from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.functional.imbalance import Balance
+from onepass.functional.losses import (
     cross_entropy,
     mean,
     sample_cross_entropies_against,
     sample_cross_entropy,
 )
+from onepass.learning.registry import method
+from onepass.learning.replay import WithMemory
 from onepass.memory import MixedReservoir
-from onepass.parts import Images, Output, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import WithMemory
 
 TERM_OF = {"new": "T1", "previous": "T2", "cross": "T3"}  # as the paper's ablations call them
 BALANCED_W = 2 / (1 + math.exp(-1))

@@ -34,12 +34,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from onepass.balance import Balance
-from onepass.losses import cross_entropy, mean, sample_cross_entropy
+from onepass.base.parts import Images, Output, Step
+from onepass.functional.imbalance import Balance
+from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import WithMemory
 from onepass.memory import MixedReservoir
-from onepass.parts import Images, Output, Step
-from onepass.registry import method
-from onepass.replay import WithMemory
 
 
 def released_weight(positive: Tensor, negative: Tensor) -> Tensor:

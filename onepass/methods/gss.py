@@ -39,12 +39,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.losses import cross_entropy
+from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.functional.losses import cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import Filling
 from onepass.nets import Gradients, batch_gradients
-from onepass.parts import Images, Output, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny

@@ -62,14 +62,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from onepass.copies import Previous
-from onepass.losses import cross_entropy, one_hot
+from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.functional.losses import cross_entropy, one_hot
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import Reservoir
 from onepass.nets import build
-from onepass.optimise import forget_rows
-from onepass.parts import Images, Output, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
+from onepass.nets.optimisers import forget_rows
 
 MIXED = 4  # mixtures for each image
 BETA = 20

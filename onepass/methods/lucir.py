@@ -24,7 +24,7 @@ Decisions: how the GSA authors made the method online is not known, so this is o
   hardly moves, and the softmax stays nearly even. Digits, M=100, five seeds: 68.6 ± 8.3 from 1,
   80.5 ± 4.2 from 2, 89.3 ± 1.5 from 4, 92.8 ± 2.1 from 10. But where a task has a few steps only,
   larger scales leave rows that never recover, since they stay: with 8 steps a task (the stream of
-  `onepass.checks`, three seeds) 60 from 1 and 24 from 10.
+  `onepass.tools.checks`, three seeds) 60 from 1 and 24 from 10.
 - A stream sample of an old class counts as old in the margin, as a replayed one does.
 - With one new class K(x) is that class.
 
@@ -45,14 +45,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.copies import Previous
-from onepass.losses import cross_entropy, mean, one_hot
+from onepass.base.parts import Images, Output, Part, Preset, Step
+from onepass.functional.losses import cross_entropy, mean, one_hot
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
+from onepass.learning.trainer import FIRST_CAPACITY, Trainer
 from onepass.nets import Head, ScaledCosineHead
-from onepass.optimise import pad_rows
-from onepass.parts import Images, Output, Part, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
-from onepass.trainer import FIRST_CAPACITY, Trainer
+from onepass.nets.optimisers import pad_rows
 
 HARDEST = 2
 

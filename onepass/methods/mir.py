@@ -44,11 +44,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, sample_cross_entropy
+from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.functional.losses import cross_entropy, sample_cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.nets import after_step, combined, logits_with
-from onepass.parts import Images, Output, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 
 def highest(scores: Tensor, samples: Samples, count: int) -> Samples:

@@ -61,12 +61,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.copies import Previous
-from onepass.losses import cross_entropy, mean
+from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.functional.losses import cross_entropy, mean
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.nets import build, projected
-from onepass.parts import Images, Output, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 PROJECTED = 128  # at most: a narrower network keeps its width
 VIEWS = 2

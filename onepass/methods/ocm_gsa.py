@@ -28,11 +28,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from onepass.base.parts import Images, Preset, Step
+from onepass.learning.registry import method
 from onepass.memory import MixedReservoir
 from onepass.methods.gsa import GSA
 from onepass.methods.ocm import OCM
-from onepass.parts import Images, Preset, Step
-from onepass.registry import method
 
 
 @method(

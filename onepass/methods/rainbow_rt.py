@@ -49,11 +49,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.losses import cross_entropy, one_hot
+from onepass.base.parts import Images, Preset, Step
+from onepass.functional.losses import cross_entropy, one_hot
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.memory import OfTask, Rebuilt
-from onepass.parts import Images, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 AUGMENTED = 12
 SCORED_AT_ONCE = 512

@@ -49,11 +49,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.losses import supervised_contrastive
+from onepass.base.parts import Images, Preset, Samples, Step
+from onepass.functional.losses import supervised_contrastive
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 from onepass.nets import ByFeatures, NearestMean, projected, projection
-from onepass.parts import Images, Preset, Samples, Step
-from onepass.registry import method
-from onepass.replay import Replay
 
 VIEWS = 2
 REVIEW_DIVISOR = 10

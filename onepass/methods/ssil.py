@@ -37,13 +37,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.compare import expect_rows
-from onepass.copies import Previous
-from onepass.losses import mean, sample_cross_entropy_against
-from onepass.optimise import pad_rows
-from onepass.parts import Images, Output, Part, Preset, Step
-from onepass.registry import method
-from onepass.replay import Replay
+from onepass.base.expect import expect_rows
+from onepass.base.parts import Images, Output, Part, Preset, Step
+from onepass.functional.losses import mean, sample_cross_entropy_against
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
+from onepass.nets.optimisers import pad_rows
 
 
 def within_groups(logits: Tensor, group: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from onepass.errors import InputError, UnknownNameError
+from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.seeds import forked
 from onepass.nets.initialise import build
 from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, referred_to
 from onepass.nets.twin import evaluating
-from onepass.seeds import forked
 
 LARGEST_MLP_IMAGE = 28
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from onepass.errors import InputError
-from onepass.seeds import forked
+from onepass.base.errors import InputError
+from onepass.base.seeds import forked
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.losses import one_hot
+from onepass.functional.losses import one_hot
 from onepass.nets.classifier import Classifier
 
 ABSENT = -1e9  # the score of a class without samples: finite, and below minus any distance

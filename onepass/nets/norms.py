@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from onepass.errors import InputError
+from onepass.base.errors import InputError
 
 Norms = nn.modules.batchnorm._NormBase  # whatever keeps a running mean and variance
 

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from onepass import plugins
-from onepass.errors import InputError
-from onepass.names import Names
+from onepass.base import plugins
+from onepass.base.errors import InputError
+from onepass.base.registry import Names
 
 Shape = tuple[int, ...]
 Takes = Literal["images", "vectors", "images and vectors"]

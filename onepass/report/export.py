@@ -12,13 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from onepass import lines
-from onepass.errors import InputError
-from onepass.files import write_atomically
-from onepass.report.formats import Table, comma_separated
-from onepass.report.listing import Entry
-from onepass.result import Result
-from onepass.words import plain
+from onepass.base.errors import InputError
+from onepass.base.fileio import write_atomically
+from onepass.base.text import plain
+from onepass.report.table import Table, comma_separated
+from onepass.runs import lines
+from onepass.runs.query import Entry
+from onepass.runs.result import Result
 
 FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == float | None}
 

@@ -14,15 +14,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from onepass import lines
-from onepass.errors import InputError
-from onepass.files import write_atomically
-from onepass.record import RunFolder
-from onepass.report.tables import Spread, grouped, summarise
-from onepass.result import Result
-from onepass.scoring import Point
+from onepass.base.errors import InputError
+from onepass.base.fileio import write_atomically
+from onepass.base.text import plain
+from onepass.evaluation.scoring import Point
+from onepass.report.rows import Spread, grouped, summarise
+from onepass.runs import lines
+from onepass.runs.folder import RunFolder
+from onepass.runs.result import Result
 from onepass.streams import Stream
-from onepass.words import plain
 
 KINDS = ("both", "bars", "curves")
 FEW = 6  # methods that fit in a picture of the usual width, with the legend inside

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onepass.report.formats import Table
-from onepass.report.protocol import PAPER_STREAM
-from onepass.report.tables import KEYS, Row
-from onepass.words import plain
+from onepass.base.text import plain
+from onepass.gsa_paper.protocol import PAPER_STREAM
+from onepass.report.rows import KEYS, Row
+from onepass.report.table import Table
 
 PIVOTS = ("memory", "dataset", "stream")
 NONE = "M=0"  # a method that keeps nothing is the same run for every memory

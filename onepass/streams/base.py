@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from onepass.base.errors import InputError
+from onepass.base.settings import check
+from onepass.base.text import as_html, brief, quoted
 from onepass.data.base import Dataset
-from onepass.errors import InputError
-from onepass.settings import check
-from onepass.words import as_html, brief, quoted
 
 
 class Stream:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from onepass.base.errors import InputError
+from onepass.base.seeds import generator, permutation
+from onepass.base.settings import check
 from onepass.data.base import Dataset
-from onepass.errors import InputError
-from onepass.seeds import generator, permutation
-from onepass.settings import check
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
 from onepass.streams.registry import stream

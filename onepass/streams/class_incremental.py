@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from onepass.base.seeds import generator
 from onepass.data.base import Dataset
-from onepass.seeds import generator
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
 from onepass.streams.registry import stream

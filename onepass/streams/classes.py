@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from onepass.base.errors import InputError
+from onepass.base.seeds import generator, permutation
+from onepass.base.settings import check
 from onepass.data.base import Dataset
-from onepass.errors import InputError
-from onepass.seeds import generator, permutation
-from onepass.settings import check
 
 ClassOrder = Literal["natural", "shuffled"]
 Tasks = int | Sequence[Sequence[int]]

@@ -6,10 +6,10 @@ import math
 
 import torch
 
+from onepass.base.errors import InputError
+from onepass.base.seeds import generator
+from onepass.base.settings import check
 from onepass.data.base import Dataset
-from onepass.errors import InputError
-from onepass.seeds import generator
-from onepass.settings import check
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
 from onepass.streams.registry import stream

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
 
-from onepass.errors import InputError
-from onepass.names import Names
+from onepass.base.errors import InputError
+from onepass.base.registry import Names
 from onepass.streams.base import Stream
 
 S = TypeVar("S", bound=Stream)

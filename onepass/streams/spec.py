@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.settings import check, read
+from onepass.base.text import quoted
 from onepass.data.base import Dataset
-from onepass.errors import InputError, UnknownNameError
-from onepass.settings import check, read
 from onepass.streams.base import Stream
 from onepass.streams.classes import Tasks
 from onepass.streams.registry import STREAMS
-from onepass.words import quoted
 
 USUAL = "class-incremental"  # the stream of a table that names none
 
@@ -49,7 +49,7 @@ def asked(text: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> di
     >>> asked("long-tail:batch=2", {"batch": 5}, {})
     Traceback (most recent call last):
     ...
-    onepass.errors.InputError: --stream says batch=2, --batch says 5
+    onepass.base.errors.InputError: --stream says batch=2, --batch says 5
     """
     table = parse(text)
     valid = arguments(table["stream"])

@@ -15,9 +15,9 @@ import torch
 from command import JOB, RUN, finished_run, onepass, refused, untouched
 from PIL import Image
 
-from onepass import checkpoint
-from onepass.job import Job
-from onepass.run import run
+from onepass.learning.checkpoint import file
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_checkpoint_with_code_is_refused_and_the_code_does_not_run(
     save: Callable[[object, Path], object], broken: Path, tmp_path: Path
 ) -> None:
     path, made = broken / JOB.folder_name / "checkpoint.pt", tmp_path / "made"
-    save({**checkpoint.read(path), "more": Code(made)}, path)
+    save({**file.read(path), "more": Code(made)}, path)
     assert str(path) in resumed(broken)
     assert not made.exists()
 
@@ -115,13 +115,13 @@ def test_a_checkpoint_with_code_is_refused_for_prediction_too(tmp_path: Path) ->
 def test_a_forged_checkpoint_is_refused_for_prediction(
     keys: tuple[Any, ...], value: object, said: str, finished: Path, tmp_path: Path
 ) -> None:
-    content = checkpoint.read(finished / JOB.folder_name / "checkpoint.pt")
+    content = file.read(finished / JOB.folder_name / "checkpoint.pt")
     *way, last = keys
     inside = content
     for key in way:
         inside = inside[key]
     inside[last] = value
-    checkpoint.write(tmp_path / "model.pt", content)
+    file.write(tmp_path / "model.pt", content)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     line = refused("predict", tmp_path / "model.pt", tmp_path / "one.png")
     assert str(tmp_path / "model.pt") in line
@@ -131,9 +131,9 @@ def test_a_forged_checkpoint_is_refused_for_prediction(
 def test_a_checkpoint_of_what_has_diverged_answers_no_question(
     finished: Path, tmp_path: Path
 ) -> None:
-    content = checkpoint.read(finished / JOB.folder_name / "checkpoint.pt")
+    content = file.read(finished / JOB.folder_name / "checkpoint.pt")
     content["state"]["model"]["head.bias"] *= np.nan
-    checkpoint.write(tmp_path / "model.pt", content)
+    file.write(tmp_path / "model.pt", content)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     done = onepass("predict", tmp_path / "model.pt", tmp_path / "one.png")
     assert (done.status, done.out) == (1, "")
@@ -189,7 +189,7 @@ def test_a_checkpoint_with_a_damaged_part_is_refused(
     keys: tuple[str, ...], value: object, broken: Path
 ) -> None:
     path = broken / JOB.folder_name / "checkpoint.pt"
-    content = checkpoint.read(path)
+    content = file.read(path)
     inner = content
     for key in keys[:-1]:
         inner = inner[key]

@@ -14,10 +14,11 @@ from command import Done, contents, events, names, onepass, process, untouched
 from PIL import Image
 
 import onepass as package
-from onepass import registry, report
-from onepass.job import Job
-from onepass.parts import Preset
-from onepass.supplies import Supplies
+from onepass import report
+from onepass.base.parts import Preset
+from onepass.learning import registry
+from onepass.runs.resources import Supplies
+from onepass.runs.spec import Job
 
 KEYS = [
     "method",

@@ -9,8 +9,8 @@ import typer
 from command import onepass
 
 import onepass as package
-from onepass import registry
-from onepass.cli.base import app
+from onepass.cli.app import app
+from onepass.learning import registry
 
 
 def within(group, words=()):

@@ -11,7 +11,7 @@ from command import onepass, refused
 from PIL import Image
 
 import onepass as package
-from onepass import checkpoint
+from onepass.learning.checkpoint import file
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def pets(tmp_path: Path) -> Path:
     learner = package.ER(memory=10, device="cpu", augment="none")
     pixels = torch.tensor([0, 0, 0, 255, 255], dtype=torch.uint8)
     learner.learn(pixels.view(5, 1, 1, 1).expand(5, 3, 4, 4), [0, 0, 0, 1, 1])
-    content = {**checkpoint.content(learner), "class_names": ["cat", "dog"]}
-    checkpoint.write(tmp_path / "pets.pt", content)
+    content = {**file.content(learner), "class_names": ["cat", "dog"]}
+    file.write(tmp_path / "pets.pt", content)
     return tmp_path / "pets.pt"
 
 

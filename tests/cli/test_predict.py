@@ -11,8 +11,8 @@ from command import JOB, Done, onepass
 from PIL import Image
 
 import onepass as package
-from onepass.job import Job
-from onepass.run import run
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 
 
 @pytest.fixture(scope="module")

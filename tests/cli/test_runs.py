@@ -16,11 +16,12 @@ import pytest
 from command import onepass, untouched
 from pyarrow import parquet
 
-from onepass import cli, lines
+from onepass import cli
 from onepass.cli.runs import COLUMNS
-from onepass.report import tables
-from onepass.report.listing import find
-from onepass.result import Result
+from onepass.report import rows as tables
+from onepass.runs import lines
+from onepass.runs.query import find
+from onepass.runs.result import Result
 
 QUICK = ("--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--json")
 MANY = 2000

@@ -16,9 +16,9 @@ import pytest
 from command import Done, command, contents, onepass
 from studies import hurry
 
-from onepass import files
-from onepass.tune import pruning, study
-from onepass.tune.study import Study
+from onepass.base import fileio
+from onepass.tuning import pruning, study
+from onepass.tuning.study import Study
 
 SPACE = """
 [space]
@@ -232,7 +232,7 @@ def test_an_interrupt_says_how_to_go_on(
 
 KILLED = """
 import os, signal, sys
-from onepass.tune import {module}
+from onepass.tuning import {module}
 real, calls = {module}.{name}, iter(range(1, 100))
 def dies(*arguments):
     if next(calls) == {call}:
@@ -387,7 +387,7 @@ def test_an_end_of_a_range_that_the_method_refuses_is_told_before_anything_runs(
 def test_two_searches_in_one_folder_are_refused(space: Path, tmp_path: Path) -> None:
     out = tmp_path / "search"
     out.mkdir()
-    with files.locked(out / ".lock", wait=False):
+    with fileio.locked(out / ".lock", wait=False):
         done = tune(space, out=out)
     assert (done.status, "another process" in done.error) == (2, True)
 

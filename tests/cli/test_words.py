@@ -22,8 +22,8 @@ from PIL import Image
 import onepass as package
 from onepass import cli
 from onepass.interrupts import told_in_a_line
-from onepass.job import Job
-from onepass.run import run
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 
 RUN = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--json")
 DIGITS = "9" * 400

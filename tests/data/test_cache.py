@@ -18,8 +18,8 @@ from PIL import Image
 
 import onepass
 from onepass import DataError
+from onepass.base.errors import WriteError
 from onepass.data import cache, files
-from onepass.errors import WriteError
 
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 NAMES = ("ant", "bee", "cow")

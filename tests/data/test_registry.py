@@ -10,7 +10,7 @@ from registries import put_back
 import onepass
 from onepass import InputError, data
 from onepass.data import DATASETS, dataset
-from onepass.job import Job
+from onepass.runs.spec import Job
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,13 @@ import pytest
 from puppets import KILLED, failed, play, result
 
 from onepass import data
-from onepass.errors import TooLargeError, TrainingError
-from onepass.executors import Fits, How, InOrder, execute_all, processes, seats
-from onepass.executors.memory import MIB, PROCESS, Memory, Taken, free_bytes, taken
-from onepass.executors.processes import Processes
-from onepass.job import Job
-from onepass.result import Result
+from onepass.base.errors import TooLargeError, TrainingError
+from onepass.executors import Fits, How, InOrder, execute_all
+from onepass.executors.processes import pool, slot
+from onepass.executors.processes.pool import Processes
+from onepass.executors.processes.ram import MIB, PROCESS, Memory, Taken, free_bytes, taken
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
 
 GIB = 2**30
 JOBS = [Job("er", "synthetic", seed=seed, device="cpu") for seed in range(4)]
@@ -37,7 +38,7 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> None:
         self.answers, self.tries, self.lock = answers, [], threading.Lock()
         self.at_work: list[Try] = []
-        monkeypatch.setattr(processes, "PAUSE", 0.01)
+        monkeypatch.setattr(pool, "PAUSE", 0.01)
         self.puppets = play(monkeypatch, self.script)
 
     def script(self, job: Job, gpu: str | None) -> tuple[Any, ...]:
@@ -147,7 +148,7 @@ def test_a_run_that_found_no_memory_beside_others_is_tried_again_alone(
     """`kills` are those that the kernel tells of, before and after."""
     answers = [answer]
     stage = Stage(monkeypatch, {JOBS[0].folder_name: answers})
-    monkeypatch.setattr(seats, "killed_by_kernel", lambda: kills[not answers])
+    monkeypatch.setattr(slot, "killed_by_kernel", lambda: kills[not answers])
     ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert all(isinstance(one, Result) for _, one in ended)
     assert stage.of(JOBS[0]) == [2, 1]
@@ -159,7 +160,7 @@ def test_a_worker_that_somebody_else_killed_is_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED]})
-    monkeypatch.setattr(seats, "killed_by_kernel", lambda: 3)
+    monkeypatch.setattr(slot, "killed_by_kernel", lambda: 3)
     stage.play(JOBS, tmp_path, Processes(2, memory(None)))
     assert stage.of(JOBS[0]) == [2, 2]
 
@@ -168,7 +169,7 @@ def test_a_run_whose_worker_is_killed_twice_is_reported_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED, KILLED]})
-    monkeypatch.setattr(seats, "killed_by_kernel", lambda: 3)
+    monkeypatch.setattr(slot, "killed_by_kernel", lambda: 3)
     ended = dict(stage.play(JOBS, tmp_path, Processes(2, memory(None))))
     problem = ended.pop(0)
     assert isinstance(problem, TrainingError)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import onepass
-from onepass.errors import InputError, RunError, UnknownNameError
+from onepass.base.errors import InputError, RunError, UnknownNameError
 from onepass.executors import How, Queue, execute_all
-from onepass.executors.here import Here
-from onepass.job import Job
-from onepass.result import Result
+from onepass.executors.serial import Here
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
 
 JOBS = [Job("er", "synthetic", seed=seed) for seed in range(3)]
 

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from puppets import play, result
 
 from onepass import Finetune
-from onepass.costs import kind_of
-from onepass.devices import resolve
-from onepass.errors import InputError
-from onepass.executors import How, InOrder, places
-from onepass.executors.places import VISIBLE
-from onepass.executors.processes import Processes
-from onepass.job import Fingerprint, Job
+from onepass.base.devices import resolve
+from onepass.base.errors import InputError
+from onepass.executors import How, InOrder
+from onepass.executors.processes import gpus
+from onepass.executors.processes.gpus import VISIBLE
+from onepass.executors.processes.pool import Processes
+from onepass.runs.spec import Fingerprint, Job
+from onepass.sweeps.durations import kind_of
 
 UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 
@@ -49,25 +50,25 @@ def test_gpus_are_found_by_themselves_in_the_words_of_the_user(
     if visible:
         monkeypatch.setenv(VISIBLE, visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(places, "asked", lambda what: told)
-    assert places.found() == found
+    monkeypatch.setattr(gpus, "asked", lambda what: told)
+    assert gpus.found() == found
 
 
 def test_a_card_is_asked_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert places.asked("uuid") == []
+    assert gpus.asked("uuid") == []
     program = tmp_path / "nvidia-smi"
     program.write_text('#!/bin/sh\necho "$@"\n')
     program.chmod(0o755)
-    words = places.asked("memory.free", "GPU-aa")
+    words = gpus.asked("memory.free", "GPU-aa")
     assert words == ["--query-gpu=memory.free", "--format=csv,noheader,nounits", "--id=GPU-aa"]
     program.write_text("#!/bin/sh\necho No devices were found; exit 6\n")
-    assert places.asked("uuid") == []
+    assert gpus.asked("uuid") == []
 
 
 @given(st.integers(1, 40), st.integers(1, 8))
 def test_places_are_spread_evenly_over_the_gpus(at_once: int, count: int) -> None:
-    spread = places.spread(at_once, [str(number) for number in range(count)])
+    spread = gpus.spread(at_once, [str(number) for number in range(count)])
     loads = Counter(spread)
     assert len(spread) == at_once
     assert max(loads.values()) - min(loads[str(n)] for n in range(min(count, at_once))) <= 1
@@ -102,9 +103,9 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
 
 
 def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
-    assert places.least_loaded(["a", "b"], busy=["a", "b", "a"]) == 1
-    assert places.least_loaded(["a", "b"], busy=["b"]) == 0
-    assert places.least_loaded(["b", "a"], busy=[]) == 0
+    assert gpus.least_loaded(["a", "b"], busy=["a", "b", "a"]) == 1
+    assert gpus.least_loaded(["a", "b"], busy=["b"]) == 0
+    assert gpus.least_loaded(["b", "a"], busy=[]) == 0
 
 
 def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

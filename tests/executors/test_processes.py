@@ -18,15 +18,17 @@ from command import Done, command, events, onepass, same, timeless, untouched
 from following import After, Stopped, stop_after
 from workers import alive, workers
 
-from onepass import checkpoint, executors
-from onepass.errors import RunError, TooLargeError, TrainingError
-from onepass.executors import How, execute_all, worker
-from onepass.executors.processes import Processes
-from onepass.job import Job
-from onepass.listeners import Forwarder, Listener, Progress
-from onepass.result import Result
-from onepass.run import run
-from onepass.supplies import Supplies
+from onepass import executors
+from onepass.base.errors import RunError, TooLargeError, TrainingError
+from onepass.evaluation.callbacks import Forwarder, Listener, Progress
+from onepass.executors import How, execute_all
+from onepass.executors.processes import worker
+from onepass.executors.processes.pool import Processes
+from onepass.learning.checkpoint import file
+from onepass.runs.execute import run
+from onepass.runs.resources import Supplies
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
 
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps")
 SHORT = Job("er", "synthetic", device="cpu")
@@ -135,9 +137,9 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     with pytest.raises(Stopped):
         run(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
     saved = tmp_path / jobs[1].folder_name / "checkpoint.pt"
-    content = checkpoint.read(saved)
+    content = file.read(saved)
     content["state"]["model"]["head.weight"] *= float("nan")
-    checkpoint.write(saved, content)
+    file.write(saved, content)
 
     told: list[tuple[int, Progress]] = []
     real = executors.execute_all
@@ -319,7 +321,7 @@ def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
     assert child.wait() == -signal.SIGKILL
     assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
     assert not all(finished(tmp_path, jobs[:2]))
-    broken = [checkpoint.read(path)["tick"]["step"] for path in saved]
+    broken = [file.read(path)["tick"]["step"] for path in saved]
     assert min(broken) > 0
 
     shutil.copytree(undisturbed[2].out, tmp_path / jobs[2].folder_name)
@@ -351,7 +353,7 @@ def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     assert done.out == ""
     assert not all(finished(tmp_path, jobs))
     assert eventually(lambda: not any(alive(pid) for pid in at_work), 10)
-    assert all(checkpoint.read(path)["tick"]["step"] > 0 for path in saved)
+    assert all(file.read(path)["tick"]["step"] > 0 for path in saved)
 
 
 def test_an_interrupt_from_the_keyboard_while_workers_are_starting_is_one_line(

@@ -14,7 +14,8 @@ from fuzzing import fuzz
 from torch import Tensor, nn
 
 import onepass
-from onepass import Learner, OnepassError, TrainingError, registry
+from onepass import Learner, OnepassError, TrainingError
+from onepass.learning import registry
 
 METHODS = [info.key for info in registry.methods()]
 SMALL = {"memory": 6, "replay": 3, "mix": 4, "current": 2, "candidates": 4, "pool": 3, "epochs": 1}

@@ -14,7 +14,9 @@ from fuzzing import fuzz
 from torch import Tensor, nn
 
 import onepass
-from onepass import CheckpointError, OnepassError, TrainingError, checkpoint, registry
+from onepass import CheckpointError, OnepassError, TrainingError
+from onepass.learning import registry
+from onepass.learning.checkpoint import file
 
 METHODS = [info.key for info in registry.methods()]
 SMALL = {"memory": 6, "replay": 3, "mix": 4, "current": 2, "candidates": 4, "pool": 3, "epochs": 1}
@@ -57,7 +59,7 @@ def saved(key: str, optimizer: str) -> dict[str, Any]:
     learner.new_task()
     learner.learn(*batch([3, 0, 3]))
     learner.predict(batch([0])[0])
-    return {**checkpoint.content(learner), "class_names": ["a", "b", "c", "d", "e"]}
+    return {**file.content(learner), "class_names": ["a", "b", "c", "d", "e"]}
 
 
 # ---- what is changed
@@ -160,7 +162,7 @@ def use(learner: onepass.Learner) -> None:
         *(lambda: learner.predict(x), lambda: learner.learn(x, y), learner.end_task),
         *(lambda: learner.learn(*batch(list(range(40)))), learner.new_task),
         *(lambda: learner.learn(x, y), lambda: learner.snapshot().scores(x)),
-        lambda: checkpoint.write(Path(FOLDER.name) / "again.pt", checkpoint.content(learner)),
+        lambda: file.write(Path(FOLDER.name) / "again.pt", file.content(learner)),
     )
     for step in steps:
         try:

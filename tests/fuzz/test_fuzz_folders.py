@@ -18,8 +18,8 @@ from command import Done, onepass
 from following import Stopped, stop_after
 from fuzzing import fuzz
 
-from onepass.job import Job
-from onepass.run import run
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 
 JOB = Job("er", "synthetic", batch=60, every=2, device="cpu")  # 10 steps
 RESUME = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--every", 2, "--device", "cpu",

@@ -27,8 +27,11 @@ from fuzzing import fuzz
 from PIL import Image
 from workers import workers
 
-from onepass import checkpoint, cli, files, registry
-from onepass.record import RunFolder
+from onepass import cli
+from onepass.base import fileio
+from onepass.learning import registry
+from onepass.learning.checkpoint import file as checkpoint
+from onepass.runs.folder import RunFolder
 
 METHODS = [info.key for info in registry.methods()]
 SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "accuracy_matrix", "steps")
@@ -66,7 +69,7 @@ def ended(arguments: tuple[object, ...], out: Path) -> dict[int, tuple[Any, ...]
     for record in done.records:
         folder = Path(record["out"])
         assert names(folder) == FILES
-        saved = files.sha256(checkpoint.read(folder / "checkpoint.pt")["state"])
+        saved = fileio.sha256(checkpoint.read(folder / "checkpoint.pt")["state"])
         anytime = RunFolder(folder).result().anytime_accuracy
         results = [anytime, *(record[key] for key in SAME)]
         found[record["seed"]] = (results, timeless(events(folder)), saved)

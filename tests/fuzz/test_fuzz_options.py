@@ -15,10 +15,11 @@ from unittest import mock
 from command import Done, contents, onepass
 from fuzzing import fuzz
 
-from onepass import bench, registry
-from onepass.errors import InputError
-from onepass.job import Job
-from onepass.run import run
+from onepass.base.errors import InputError
+from onepass.learning import registry
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
+from onepass.tools import bench
 
 # Numbers between these would be asked for, and be gotten, on a machine that is large enough.
 SMALL = ("0", "1", "2", "3", "7", "20", "-0", "-1", "+2", "007", "1_0", "٣", "0x10", "1e1", "1.5")

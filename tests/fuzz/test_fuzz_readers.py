@@ -25,10 +25,10 @@ from pyarrow import csv, parquet
 from reading import example
 
 import onepass
-from onepass import checkpoint
-from onepass.classify import classify
+from onepass.base.errors import OnepassError
 from onepass.data import tiny_imagenet
-from onepass.errors import OnepassError
+from onepass.learning.checkpoint import file as checkpoint
+from onepass.tools.predict_images import classify
 from onepass.unlike import Doubt
 
 Files = dict[str, bytes]

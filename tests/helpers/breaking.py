@@ -10,7 +10,7 @@ import pytest
 from teaching import register
 
 from onepass import Learner
-from onepass.checks import CHECKS
+from onepass.tools.checks import CHECKS
 
 
 class Case(NamedTuple):

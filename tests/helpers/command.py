@@ -18,9 +18,9 @@ from unittest import mock
 import typer.main
 
 from onepass import cli
-from onepass.job import Job
-from onepass.result import Result
-from onepass.run import run
+from onepass.runs.execute import run
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
 
 # the run that bad input is tried on, as a job and as a command
 JOB = Job("er", "synthetic", batch=30, device="cpu")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, NoReturn
 
-from onepass.learner import Learner
-from onepass.listeners import Listener, Run
-from onepass.parts import Step
-from onepass.result import Result
+from onepass.base.parts import Step
+from onepass.evaluation.callbacks import Listener, Run
+from onepass.learning.learner import Learner
+from onepass.runs.result import Result
 
 
 class Stopped(Exception):

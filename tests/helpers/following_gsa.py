@@ -13,7 +13,7 @@ from replaying import BOUNDARY, as_batch, corners, kept_logits, small
 from torch import Tensor
 
 import onepass
-from onepass.parts import Output
+from onepass.base.parts import Output
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 BALANCED = 2 / (1 + math.exp(-1))

@@ -9,8 +9,8 @@ import torch
 from hypothesis import settings
 from scipy import stats
 
+from onepass.base.parts import Samples
 from onepass.memory import Reservoir
-from onepass.parts import Samples
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -8,7 +8,7 @@ import torch
 from replaying import BOUNDARY, batches, parameters
 from torch import Tensor
 
-from onepass.parts import Step
+from onepass.base.parts import Step
 
 FEATURES = 6
 STREAMS: dict[str, list[list[int] | str]] = {

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from registries import put_back
 
-from onepass import plugins
+from onepass.base import plugins
 from onepass.data import DATASETS
+from onepass.learning.registry import METHODS
 from onepass.nets import NETWORKS
-from onepass.registry import METHODS
 from onepass.streams import STREAMS
 
 METHOD = """
 from dataclasses import dataclass
 import onepass
-from onepass.registry import method
+from onepass.learning.registry import method
 
 @method("mine", paper="none", year=0)
 @dataclass(kw_only=True, eq=False)

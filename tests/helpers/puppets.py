@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from onepass.executors import seats
-from onepass.executors.memory import Taken
-from onepass.executors.places import VISIBLE
-from onepass.job import Job
-from onepass.result import Result
+from onepass.executors.processes import slot
+from onepass.executors.processes.gpus import VISIBLE
+from onepass.executors.processes.ram import Taken
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
 
 Script = Callable[[Job, str | None], tuple[Any, ...]]
 KILLED = ("killed",)
@@ -85,5 +85,5 @@ class Puppet:
 
 def play(monkeypatch: pytest.MonkeyPatch, script: Script) -> Puppets:
     puppets = Puppets(script)
-    monkeypatch.setattr(seats, "get_context", lambda kind: puppets)
+    monkeypatch.setattr(slot, "get_context", lambda kind: puppets)
     return puppets

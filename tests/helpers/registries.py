@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onepass.names import Names
+from onepass.base.registry import Names
 
 
 def put_back(monkeypatch: pytest.MonkeyPatch, *registries: Names) -> None:

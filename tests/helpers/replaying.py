@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onepass.base.parts import Output, Samples
 from onepass.nets import Head
-from onepass.parts import Output, Samples
 
 BOUNDARY = "boundary"
 

@@ -1,8 +1,9 @@
 """Learners that are stopped on the way, and the stream that they are on."""
 
 import onepass
-from onepass import ClassIncremental, registry
-from onepass.evaluate import Tick, walk
+from onepass import ClassIncremental
+from onepass.evaluation.loop import Tick, walk
+from onepass.learning import registry
 
 
 def coloured_stream():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.tune import study
+from onepass.tuning import study
 
 
 def hurry(patched: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import onepass
 from onepass import Finetune, Learner
-from onepass.losses import cross_entropy
-from onepass.parts import Images, Samples
-from onepass.registry import METHODS, method
+from onepass.base.parts import Images, Samples
+from onepass.functional.losses import cross_entropy
+from onepass.learning.registry import METHODS, method
 
 TASKS = ([0, 1], [2, 3], [4, 5])
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from onepass.base.parts import Samples
 from onepass.memory import Balanced
-from onepass.parts import Samples
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 ROWS = 6

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import PROPERTY, evenly, generator, held, numbers, reservoir
 
-from onepass.errors import CheckpointError
+from onepass.base.errors import CheckpointError
 from onepass.memory import HeldOut, Sifted
 
 ROWS = 8

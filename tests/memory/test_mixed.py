@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import PROPERTY, even, evenly, filled, generator, reservoir, samples
 
+from onepass.base.parts import Samples
 from onepass.memory import MixedReservoir
 from onepass.memory.mixed import NEW, OLD, Lines, Places, first_of_each, line
-from onepass.parts import Samples
 
 GROUPS = ({0, 2}, {1, 3})  # old classes, new ones
 IS_NEW = torch.tensor([False, True, False, True])

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import PROPERTY, even, evenly, filled, generator, held, numbers, reservoir, samples
 
-from onepass.errors import CheckpointError
+from onepass.base.errors import CheckpointError
+from onepass.base.parts import Samples
 from onepass.memory import Reservoir
-from onepass.parts import Samples
 
 
 def algorithm_r(capacity, batches, seed):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from memories import PROPERTY, as_on_a_device, evenly, filled, generator, samples
 
 from onepass import InputError
+from onepass.base.parts import Samples
 from onepass.memory import Dealing, Reservoir, Store
-from onepass.parts import Samples
 
 FIELDS = {"logits": torch.zeros(3), "task": torch.tensor(0), "twin": torch.zeros(2, 2).byte()}
 

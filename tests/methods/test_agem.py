@@ -12,7 +12,7 @@ from replaying import BOUNDARY, Times, double, flat, on_every_forward, small
 from torch import nn
 
 from onepass import Finetune
-from onepass.errors import InputError
+from onepass.base.errors import InputError
 from onepass.methods.agem import AGEM, project
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)

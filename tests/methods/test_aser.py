@@ -11,11 +11,11 @@ from replaying import Normed, as_samples, corners, random_batches, steps_before
 from torch import Tensor
 
 import onepass
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Samples
 from onepass.memory import Dealing
 from onepass.methods import aser as module
 from onepass.methods.aser import ASER, knn_shapley, replaced, shapley
-from onepass.parts import Samples
 
 # ---- Shapley values
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import onepass
 from onepass import ER
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images, Output
 from onepass.methods.bic import BiC, fitted
-from onepass.parts import Images, Output
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
 STREAMS = {

@@ -10,10 +10,10 @@ from replaying import BOUNDARY, as_batch, batches, naive_cross_entropy, paramete
 from torch import Tensor
 
 from onepass import ER
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images, Output
 from onepass.methods.ccil import CCIL
 from onepass.nets import CosineHead
-from onepass.parts import Images, Output
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
 

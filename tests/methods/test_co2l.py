@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from onepass import SCR
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
 from onepass.methods.co2l import RIDGE, Co2L, FittedLinear, relation_distillation
-from onepass.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
 

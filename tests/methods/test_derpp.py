@@ -21,9 +21,9 @@ from replaying import (
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
 from onepass.methods.derpp import DERPP, known_error
-from onepass.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3], BOUNDARY, [5, 6]]
 MANY = [list(range(8)), list(range(8, 15)), BOUNDARY, [15, 16, 17], [18, 15, 35], [0, 16, 35]]

@@ -14,8 +14,8 @@ from replaying import BOUNDARY, as_images, batches, learned, on_every_forward, p
 from torch import Tensor, nn
 
 from onepass import ER, ClassIncremental, Finetune, load
-from onepass.errors import InputError
-from onepass.parts import Images
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4, 3, 4]]
 

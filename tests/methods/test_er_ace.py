@@ -16,10 +16,10 @@ from replaying import (
 from torch import nn
 
 from onepass import ER
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
 from onepass.methods.er_ace import ERACE
 from onepass.nets import CosineHead, Head
-from onepass.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4, 3, 4]]
 STREAMS = {

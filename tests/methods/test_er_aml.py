@@ -23,11 +23,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images, Samples
+from onepass.learning.trainer import FIRST_CAPACITY
 from onepass.methods.er_aml import ERAML, choose, contrast
 from onepass.nets import CosineHead, Head
-from onepass.parts import Images, Samples
-from onepass.trainer import FIRST_CAPACITY
 
 FIRST_TASK = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
 TASKS = [*FIRST_TASK, BOUNDARY, [3, 4, 3, 4], [3, 4, 4], [4, 3], BOUNDARY, [5, 6, 5], [6, 5, 6, 5]]

@@ -7,8 +7,9 @@ import torch
 from presets import COMPARABLE, defaults
 from replaying import BOUNDARY, parameters, small
 
-from onepass import Finetune, Joint, registry
-from onepass.parts import Images
+from onepass import Finetune, Joint
+from onepass.base.parts import Images
+from onepass.learning import registry
 
 
 @pytest.mark.parametrize("name", naive.STREAMS)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 import onepass
-from onepass.checkpoint import open_learner
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.seeds import generator
+from onepass.learning.checkpoint.file import open_learner
 from onepass.methods.gdumb import Fit, GDumb, cutmix, learning_rate
 from onepass.nets import Head
-from onepass.seeds import generator
 
 
 class Flat(nn.Module):

@@ -27,7 +27,7 @@ class Recorder(nn.Module):
         self.trained.append(torch.is_grad_enabled())
         return x.flatten(1)
 
-    def of_step(self, learner: onepass.Learner, x: Tensor, y: Tensor) -> onepass.parts.Step:
+    def of_step(self, learner: onepass.Learner, x: Tensor, y: Tensor) -> onepass.base.parts.Step:
         self.seen, self.trained = [], []
         return learner.learn(x, y)
 
@@ -275,7 +275,7 @@ def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
         calls.append((len(pixels), tuple(centres.shape)))
         return pixels + 1
 
-    monkeypatch.setattr("onepass.views.crop_grey", brighter)
+    monkeypatch.setattr("onepass.functional.views.crop_grey", brighter)
     learner = released(net=Recorder(), augment="crop-grey")
     (x, y), *_ = stream(images)
     learner.prepare(tuple(x.shape[1:]), x.dtype)

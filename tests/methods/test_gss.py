@@ -12,10 +12,10 @@ from replaying import as_samples, corners, random_batches, steps_before
 from torch import Tensor, nn
 
 import onepass
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Samples
 from onepass.methods import gss as module
 from onepass.methods.gss import GSS, Scored, cosines, replacing
-from onepass.parts import Samples
 
 
 def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:

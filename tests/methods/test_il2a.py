@@ -12,9 +12,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from onepass import ER
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
 from onepass.methods.il2a import BETA, IL2A, SPREAD, pair_number, semantic_logits, share
-from onepass.parts import Images
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
 

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 import onepass
 from onepass import ER
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images, Output, Step
 from onepass.methods.lucir import LUCIR, margin_ranking
 from onepass.nets import ScaledCosineHead
-from onepass.parts import Images, Output, Step
 
 FIRST = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1, 2]]
 TASKS = [*FIRST, BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]

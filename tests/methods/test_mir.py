@@ -8,10 +8,10 @@ from replaying import Times, flat, on_every_forward, small
 from torch import nn
 
 from onepass import ER, Finetune
-from onepass.errors import InputError
-from onepass.losses import cross_entropy
+from onepass.base.errors import InputError
+from onepass.base.parts import Samples
+from onepass.functional.losses import cross_entropy
 from onepass.methods.mir import MIR, highest
-from onepass.parts import Samples
 
 
 def mir(**changed):

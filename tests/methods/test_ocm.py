@@ -11,11 +11,11 @@ from presets import COMPARABLE, defaults, official
 from replaying import Trained, naive_cross_entropy
 from torch import Tensor, nn
 
-from onepass.errors import InputError
-from onepass.losses import supervised_contrastive
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
+from onepass.functional.losses import supervised_contrastive
 from onepass.methods import ocm as ocm_module
 from onepass.methods.ocm import OCM, Embedded, class_contrast, stream_contrast, turned
-from onepass.parts import Images
 
 TAU = 0.07
 

@@ -7,10 +7,10 @@ from replaying import BOUNDARY, as_images, batches, learned, small
 from torch import Tensor
 
 from onepass import GSA, OCM, OCMGSA
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.base.parts import Images
 from onepass.methods import ocm as ocm_module
 from onepass.methods.gsa import Objective
-from onepass.parts import Images
 
 LABELS = [[0, 1, 1], [1, 0], [0, 1, 0], BOUNDARY, [2, 3, 0], [3, 2], BOUNDARY, [4], [5, 4, 1]]
 

@@ -12,8 +12,8 @@ from presets import COMPARABLE, defaults, official
 from replaying import on_every_forward
 from torch import Tensor, nn
 
-from onepass.checkpoint import open_learner
-from onepass.errors import InputError
+from onepass.base.errors import InputError
+from onepass.learning.checkpoint.file import open_learner
 from onepass.methods.rainbow_rt import RainbowRT, diverse
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)

@@ -11,11 +11,13 @@ from presets import COMPARABLE, defaults, official
 from replaying import Normed, Trained, corners
 from torch import Tensor, nn
 
-from onepass import BalanceProbe, augment, checks
-from onepass.errors import InputError
+from onepass import BalanceProbe
+from onepass.base.errors import InputError
+from onepass.base.parts import Images, Samples
+from onepass.functional import augment
+from onepass.functional.views import Augment
 from onepass.methods.scr import SCR
-from onepass.parts import Images, Samples
-from onepass.views import Augment
+from onepass.tools import checks
 
 # ---- small streams and learners
 

@@ -22,10 +22,10 @@ from replaying import (
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
-from onepass.errors import CheckpointError, InputError
-from onepass.losses import distillation
+from onepass.base.errors import CheckpointError, InputError
+from onepass.base.parts import Images, Output
+from onepass.functional.losses import distillation
 from onepass.methods.ssil import SSIL, task_distillation, within_groups
-from onepass.parts import Images, Output
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
 STREAMS = {

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import onepass
-from onepass import InputError, UnknownNameError, trainer
+from onepass import InputError, UnknownNameError
+from onepass.learning import trainer
 from onepass.nets import MLP, Classifier, CosineHead, Head, ResNet18, backbone, feature_count
 
 

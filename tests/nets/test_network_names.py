@@ -208,7 +208,7 @@ def test_what_comes_out_of_it_is_augmented_and_mirrored(shapes, mirror):
     shown = Seen.shown[-1]
     assert shown.shape == plain.shape
     assert not torch.equal(shown, plain)
-    one.views.rng.set_state(onepass.seeds.generator(0, "augmentation").get_state())
+    one.views.rng.set_state(onepass.base.seeds.generator(0, "augmentation").get_state())
     assert torch.equal(shown, one.views.augmented(plain))
 
 

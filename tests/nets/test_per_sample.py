@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import vmap
 
-from onepass.losses import cross_entropy
+from onepass.base.parts import Output
+from onepass.functional.losses import cross_entropy
 from onepass.nets import MLP, Classifier, Head, ResNet18, batch_gradients, build, evaluating
-from onepass.parts import Output
 
 CLASSES = 5
 SEEN = torch.arange(8) < CLASSES

@@ -11,7 +11,7 @@ import pytest
 from command import onepass
 from reported import changed, named, results, rows
 
-from onepass.report.formats import FORMATS
+from onepass.report.table import FORMATS
 
 
 @pytest.mark.slow

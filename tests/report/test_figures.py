@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 from reported import METHODS, changed, rows
 
-from onepass.record import RunFolder
 from onepass.report import figures
-from onepass.report.tables import read
+from onepass.report.rows import read
+from onepass.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])

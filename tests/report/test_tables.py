@@ -13,8 +13,9 @@ import pytest
 from command import onepass
 from reported import changed, results, rows
 
-from onepass.report import grids, tables
-from onepass.words import rate
+from onepass.base.text import rate
+from onepass.report import layout
+from onepass.report import rows as tables
 
 
 def test_a_table_has_a_row_for_each_method_and_variant(runs: Path) -> None:
@@ -78,7 +79,7 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
     numbers = rows(formats["csv"].out)
-    left_out = ("scored/sample", *grids.MORE)
+    left_out = ("scored/sample", *layout.MORE)
     names = [name for name in numbers[0] if not name.endswith(" sd") and name not in left_out]
     told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
     header = [told.get(name, name) for name in names]
@@ -253,7 +254,7 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
     (row, *_) = tables.summarise(tables.read(runs))
-    made = grids.grid([replace(row, steps_per_second=0.3712)])
+    made = layout.grid([replace(row, steps_per_second=0.3712)])
     assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
 
@@ -262,5 +263,5 @@ def test_columns_are_chosen_in_every_format(runs: Path) -> None:
     for form, rule in (("text", "  "), ("markdown", "|"), ("latex", "&"), ("csv", ",")):
         header = onepass("table", runs, "--format", form, *chosen).out
         words = [word.strip(" \\") for word in re.split(rf"[{rule}\n]", header)]
-        first = [word for word in words if word in grids.COLUMNS][:3]
+        first = [word for word in words if word in layout.COLUMNS][:3]
         assert first == ["accuracy", "variant", "method"]

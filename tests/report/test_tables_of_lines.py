@@ -13,8 +13,8 @@ from command import onepass
 from figures_of_runs import told, written
 from reported import changed, rows
 
-from onepass import lines
-from onepass.report import tables
+from onepass.report import rows as tables
+from onepass.runs import lines
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_data_at_one_place_that_is_written_in_two_ways_are_two_rows(tmp_path: Pa
 
 
 def test_the_committed_lines_are_rendered() -> None:
-    results = Path(__file__).parents[2] / "results"
+    results = Path(__file__).parents[2] / "results" / "lines"
     found = rows(onepass("table", results, "--format", "csv").out)
     assert {row["dataset"] for row in found} >= {"cifar100", "cifar10", "mnist", "digits"}
     assert any("20 channels" in row["variant"] and not row["forgetting"] for row in found)

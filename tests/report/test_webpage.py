@@ -16,12 +16,12 @@ from command import events, onepass, refused, untouched
 
 import onepass as package
 from onepass.data import load
-from onepass.record import DAMAGED_NAME
-from onepass.report import contents as collecting
-from onepass.report.webpage import ESCAPED, checksum, embedded, page
-from onepass.scoring import Point
+from onepass.evaluation.scoring import Point
+from onepass.report.html import data as collecting
+from onepass.report.html.page import ESCAPED, checksum, embedded, page
+from onepass.runs.folder import DAMAGED_NAME
 
-PAGE = Path(collecting.__file__).parent / "page"
+PAGE = Path(collecting.__file__).parent / "assets"
 ON_SYNTHETIC = ("--dataset", "synthetic", "--device", "cpu", "--json")
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from onepass import registry
-from onepass.job import Job
-from onepass.run import run
+from onepass.learning import registry
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 from onepass.streams import STREAMS
 
 QUICK = ["long-tail:rho=20,class_order=shuffled", "blurry:n=0,m=50,boundaries=false"]

@@ -7,10 +7,11 @@ import torch
 from registries import put_back
 
 import onepass
-from onepass import ClassIncremental, Dataset, InputError, Stream, seeds, streams
+from onepass import ClassIncremental, Dataset, InputError, Stream, streams
+from onepass.base import seeds
 from onepass.data import load
-from onepass.job import Job
-from onepass.run import run
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
 from onepass.streams import STREAMS, asked, filled, make, parse, stream
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from onepass.losses import cross_entropy, mean, sample_cross_entropy
-from onepass.parts import Step
-from onepass.registry import method
-from onepass.replay import Replay
+from onepass.base.parts import Step
+from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
+from onepass.learning.registry import method
+from onepass.learning.replay import Replay
 
 
 @method("focal-er", paper="none, an example", year=0)

@@ -7,10 +7,10 @@ from replaying import flat, learned, small
 from watching_gsa import Watched, genuine
 
 from onepass import ER, GSA, OCMGSA, Finetune
-from onepass.errors import InputError
-from onepass.losses import cross_entropy, mean, sample_cross_entropy
+from onepass.base.errors import InputError
+from onepass.base.parts import Samples
+from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.methods.gsa import class_weight, evened
-from onepass.parts import Samples
 
 TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
 

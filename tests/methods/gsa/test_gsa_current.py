@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from following_gsa import first_task, followed, gsa, stream
 from watching_gsa import Watched, genuine
 
-from onepass.errors import InputError
+from onepass.base.errors import InputError
 
 
 def even(numbers: list[int], members: list[int]) -> bool:

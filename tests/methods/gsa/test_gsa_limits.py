@@ -11,7 +11,7 @@ from torch import Tensor
 
 import onepass
 from onepass import GSA, ClassIncremental, Finetune, Joint, load
-from onepass.parts import Output
+from onepass.base.parts import Output
 
 PLAIN = {"net": "mlp", "augment": "none", "device": "cpu", "seed": 2}
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from replaying import double
 from torch import Tensor
 
-from onepass.losses import cross_entropy, mean, sample_cross_entropy
+from onepass.base.parts import Output
+from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.methods.gsa import within_and_across
-from onepass.parts import Output
 
 
 def against_the_other_side(*arguments):

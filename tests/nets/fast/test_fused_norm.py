@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import onepass
-from onepass import trainer as trainer_module
+from onepass.learning import trainer as trainer_module
 from onepass.nets import compile_kernels
 from onepass.nets.fast import norm as norm_module
 from onepass.nets.fast.norm import Norm

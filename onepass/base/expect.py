@@ -1,0 +1,82 @@
+"""What was saved, compared with what it is for, before any of it is used.
+
+Whoever goes on from a file has made everything that the file is about already: a network of the
+right shape, an optimiser, an empty memory. Their own state says what a saved one must look like.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.base.errors import CheckpointError, MissingEntryError
+
+
+def expect_alike(saved: Any, wanted: Any, name: str) -> None:
+    """Refuses what has other keys, kinds, shapes or dtypes than `wanted`; values may be others.
+
+    >>> expect_alike({"size": torch.zeros(3)}, {"size": torch.zeros(2)}, "store")
+    Traceback (most recent call last):
+    ...
+    onepass.base.errors.CheckpointError: store.size is float32 (3,) where float32 (2,) belongs
+    """
+    if isinstance(wanted, Tensor):
+        _expect_tensor(saved, wanted, name)
+    elif type(saved) is not type(wanted):
+        raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
+    elif isinstance(wanted, dict):
+        expect_keys(saved, wanted, name)
+        for key, one in wanted.items():
+            expect_alike(saved[key], one, f"{name}.{key}")
+
+
+def expect_keys(saved: Any, wanted: Any, name: str) -> None:
+    """The same keys, in whatever order."""
+    expect_kind(saved, dict, name)
+    if missing := [key for key in wanted if key not in saved]:
+        raise MissingEntryError(f"{name} has no {missing[0]!r}")
+    if more := [key for key in saved if key not in wanted]:
+        raise CheckpointError(f"{name} has {more[0]!r}, which nothing here is for")
+
+
+def expect_kind(saved: Any, kind: type, name: str) -> None:
+    """Exactly this kind: True is no number here."""
+    if type(saved) is not kind:
+        raise CheckpointError(f"{name} is {_kind(saved)} where {kind.__name__} belongs")
+
+
+def expect_number(saved: Any, low: int, high: int, name: str) -> int:
+    """A whole number, as a plain value or as the only one of a tensor, between the two."""
+    if isinstance(saved, Tensor):
+        _expect_tensor(saved, torch.zeros((), dtype=torch.int64), name)
+        saved = int(saved)
+    expect_kind(saved, int, name)
+    if not low <= saved <= high:
+        raise CheckpointError(f"{name} is {saved}, not between {low} and {high}")
+    return int(saved)
+
+
+def expect_rows(saved: Tensor, classes: int, name: str) -> None:
+    """Rows of the head that have one of so many classes."""
+    strange = saved[(saved < 0) | (saved >= classes)]
+    if len(strange):
+        raise CheckpointError(
+            f"{name} holds row {int(strange[0])}, and there are {classes} classes"
+        )
+
+
+def _expect_tensor(saved: Any, wanted: Tensor, name: str) -> None:
+    if type(saved) is not Tensor:
+        raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
+    if saved.layout != torch.strided or saved.is_meta or saved.requires_grad:
+        raise CheckpointError(f"{name} is no plain tensor of numbers")
+    if (saved.dtype, saved.shape) != (wanted.dtype, wanted.shape):
+        raise CheckpointError(f"{name} is {_kind(saved)} where {_kind(wanted)} belongs")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return type(value).__name__

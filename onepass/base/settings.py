@@ -1,0 +1,255 @@
+"""The constructor is the configuration: typed keywords, checked, listed, and read from text."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.text import brief, quoted
+
+LARGEST = 2**63 - 1
+
+
+class Setting(NamedTuple):
+    """A constructor argument, as people are told of it; the default is the text for `--set`."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+@dataclass(kw_only=True, eq=False)
+class Configured:
+    """A dataclass whose init fields are its settings, stored as given and never changed."""
+
+    key: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={brief(value)}" for name, value in self._chosen().items())
+        return f"{type(self).__name__}({given})"
+
+    def _chosen(self) -> dict[str, Any]:
+        """The settings that are not as by default."""
+        usual = {one.name: one.default for one in fields(self) if one.init}
+        return {
+            name: value
+            for name, value in self.get_params().items()
+            if value is not usual[name] and value != usual[name]
+        }
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return [one.name for one in fields(cls) if one.init]
+
+    @classmethod
+    def described(cls) -> list[Setting]:
+        """All settings, those that only this class has first; what they mean is in docstrings, its
+        own and inherited ones."""
+        hints, meanings = cls._types(), _meanings(cls)
+        annotated = [name for one in cls.__mro__ for name in inspect.get_annotations(one)]
+        settings = {one.name: one for one in fields(cls) if one.init}
+        ordered = [settings[name] for name in dict.fromkeys(annotated) if name in settings]
+        return [
+            Setting(
+                name=one.name,
+                type=_say(hints[one.name]),
+                default="" if one.default is MISSING else as_text(one.default),
+                meaning=meanings.get(one.name, ""),
+            )
+            for one in ordered
+        ]
+
+    @classmethod
+    def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
+        """Constructor arguments from text, as `--set` takes them."""
+        hints = cls._types()
+        for name in texts:
+            cls.check_name(name)
+        return {name: read(cls._told(name), text, hints[name]) for name, text in texts.items()}
+
+    @classmethod
+    @cache
+    def _types(cls) -> dict[str, Any]:
+        """Of the settings; working them out takes long where thousands of jobs are asked for."""
+        return get_type_hints(cls)
+
+    @classmethod
+    def configured(cls, **chosen: Any) -> Self:
+        """As the constructor, but an unknown setting is named, with the nearest valid one."""
+        for name in chosen:
+            cls.check_name(name)
+        return cls(**chosen)
+
+    @classmethod
+    def check_name(cls, name: str) -> None:
+        if name not in cls.setting_names():
+            raise UnknownNameError(f"setting of {cls.key!r}", name, cls.setting_names())
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
+        return {name: getattr(self, name) for name in self.setting_names()}
+
+    def make_plain(self) -> None:
+        """NumPy's numbers and names as Python's, which files can hold and no sum overflows."""
+        for name, value in self.get_params().items():
+            setattr(self, name, _plain(value))
+
+    def check_types(self) -> None:
+        hints = self._types()
+        for name, value in self.get_params().items():
+            check(self._told(name), value, hints[name])
+
+    def require(self, name: str, holds: bool, wanted: str) -> None:
+        if not holds:
+            value = quoted(getattr(self, name))
+            raise InputError(f"{self._told(name)} must be {wanted}, not {value}")
+
+    @classmethod
+    def _told(cls, name: str) -> str:
+        """A setting's name in a message, with whose it is."""
+        return f"{cls.key}: {name}" if cls.key else name
+
+
+def _plain(value: Any) -> Any:
+    """What is plain already stays the same object, as scikit-learn's `clone` asks."""
+    if isinstance(value, tuple):
+        made = tuple(_plain(one) for one in value)
+        return value if all(a is b for a, b in zip(made, value, strict=True)) else made
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return str(value) if isinstance(value, str) else value
+
+
+def check(name: str, value: object, annotation: Any) -> None:
+    """Raises an InputError if the value is not of the annotated type, or a number too large for
+    tensors and files to count with.
+
+    >>> check("lr", "fast", float)
+    Traceback (most recent call last):
+    ...
+    onepass.base.errors.InputError: lr must be a number, not 'fast'
+    """
+    _check_kind(name, value, annotation)
+    for one in value if isinstance(value, tuple) else (value,):
+        if isinstance(one, int) and not -LARGEST <= one <= LARGEST:
+            raise InputError(f"{name} must be a number that 64 bits can hold, not {quoted(one)}")
+
+
+def read(name: str, text: str, annotation: Any) -> Any:
+    """A value from `--set name=text`.
+
+    >>> read("lr", "5e-4", float), read("mirror", "true", bool), read("fill", "none", int | None)
+    (0.0005, True, None)
+    """
+    if _fits(text, annotation):
+        return text
+    words = {"true": True, "false": False, "none": None}
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of text that is nearly Python
+            value = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = text
+    _check_kind(name, value, annotation)
+    return value
+
+
+def as_text(value: object) -> str:
+    """What `read` reads as this value.
+
+    >>> as_text(True), as_text(None), as_text(1e-3), as_text((0.5,))
+    ('true', 'none', '0.001', '(0.5,)')
+    """
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _meanings(documented: type) -> dict[str, str]:
+    """Of parameters, by name: the sections `Parameters` of a class and of those it derives from."""
+    found: dict[str, str] = {}
+    for one in reversed(documented.__mro__):
+        text = inspect.cleandoc(vars(one).get("__doc__") or "")
+        section = text.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+        names: list[str] = []
+        for line in section.splitlines():
+            if not line.startswith(" "):
+                names = line.split(", ")
+                found |= dict.fromkeys(names, "")
+            else:
+                found |= {name: f"{found[name]} {line.strip()}".lstrip() for name in names}
+    return found
+
+
+def _check_kind(name: str, value: object, annotation: Any) -> None:
+    if not _fits(value, annotation):
+        raise InputError(f"{name} must be {_say(annotation)}, not {quoted(value)}")
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return value in arguments
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin in (tuple, list, dict):
+        return isinstance(value, origin) and _holds(value, arguments)
+    if annotation is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (isinstance(value, int) or math.isfinite(value))  # type: ignore[arg-type]
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return callable(value) if origin is Callable else isinstance(value, annotation)
+
+
+def _holds(value: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether everything in a tuple, a list or a dict is of the type of its place."""
+    if isinstance(value, dict):
+        key, inner = arguments
+        return all(_fits(name, key) and _fits(one, inner) for name, one in value.items())
+    return all(_fits(one, arguments[0]) for one in value)
+
+
+def _say(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(str(one) for one in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_say(one) for one in arguments)
+    if origin is tuple:
+        return f"a tuple, each {_say(arguments[0])}"
+    if origin is Callable:
+        return "a function"
+    plain = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a name",
+        NoneType: "none",
+    }
+    return plain.get(annotation, f"a {annotation.__name__}")

@@ -1,0 +1,141 @@
+"""onepass bench"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from onepass.base import devices
+from onepass.base.errors import InputError
+from onepass.base.settings import check
+from onepass.base.text import quoted, rate
+from onepass.cli import options as shared
+from onepass.cli import terminal_table
+from onepass.cli.app import Imports, app, messages, whole
+from onepass.cli.run import read_pairs, thread_count
+from onepass.learning.learner import Learner
+from onepass.report.layout import check_columns
+from onepass.runs import folder
+from onepass.runs.spec import Job
+from onepass.tools import bench as benchmarks
+from onepass.tools.bench import Case
+
+COLUMNS = (
+    "method",
+    "settings",
+    "memory",
+    "classes",
+    "images",
+    "steps/s",
+    "images/s",
+    "of bare",
+    "peak MB",
+)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass bench er gsa
+  onepass bench er gsa --device cuda --precision bf16
+  onepass bench gsa --set current=22 --set mirror=true --precision bf16
+  onepass bench er --memory 100 --memory 1000 --memory 100000 --json"""
+)
+def bench(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(help="One or more (default: er and gsa).", autocompletion=shared.methods),
+    ] = None,
+    memory: Annotated[
+        list[int] | None, typer.Option(min=0, help="Samples kept; repeatable (default: 1000).")
+    ] = None,
+    classes: Annotated[
+        list[int] | None, typer.Option(min=2, help="Classes known; repeatable (default: 100).")
+    ] = None,
+    shape: Annotated[
+        str, typer.Option(help="Of a sample: channels,height,width, or features.")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = Case.batch,
+    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = Case.steps,
+    set_: shared.Set = None,
+    device: shared.Device = Learner.device,
+    engine: shared.Engine = Learner.engine,
+    precision: shared.Precision = Learner.precision,
+    threads: Annotated[
+        str, typer.Option(metavar="N|auto", help="CPU threads; auto: all cores.")
+    ] = str(Job.threads),
+    imports: Imports = None,
+    columns: shared.Columns = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per case, nothing else.")
+    ] = False,
+) -> None:
+    """Time the steps of methods, on random data.
+
+    Beside each stands the bare network step of the same images.
+    """
+    numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
+    check_columns(terminal_table.names(columns), COLUMNS)
+    for name, given in numbers.items():
+        check(f"--{name}", tuple(given), tuple[int, ...])
+    where, count = str(devices.resolve(device)), thread_count(threads)
+    chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
+    cases = [
+        Case(
+            method=method,
+            memory=size,
+            classes=known,
+            shape=_shape(shape, where),
+            batch=batch,
+            settings=chosen,
+            device=where,
+            steps=steps,
+        )
+        for method in methods or ["er", "gsa"]
+        for size in memory or [1000]
+        for known in classes or [100]
+    ]
+    for case in cases:
+        case.learner()
+    rows = []
+    with benchmarks.threads(count):
+        for case in cases:
+            messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
+            found = benchmarks.measure(case)
+            rows.append(_row(found))
+            if as_json:
+                typer.echo(json.dumps({**found, "threads": count, **folder.surroundings()}))
+    if not as_json:
+        terminal_table.show_rows(rows, columns)
+
+
+def _row(found: dict[str, Any]) -> dict[str, str]:
+    chosen = " ".join(f"{name}={value}" for name, value in found["settings"].items())
+    images = str(found["trained_images"])
+    if found["scored_images"]:
+        images += f" + {found['scored_images']} scored"
+    cells = (
+        found["method"],
+        chosen,
+        str(found["memory"]),
+        str(found["classes"]),
+        images,
+        rate(found["steps_per_second"]),
+        rate(found["images_per_second"]),
+        f"{found['fraction_of_bare']:.2f}",
+        "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
+    )
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+def _shape(text: str, device: str) -> tuple[int, ...]:
+    """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
+    if text == "auto":
+        return (1, 28, 28) if device == "cpu" else (3, 32, 32)
+    wanted = "channels,height,width, or features"
+    numbers = text.split(",")
+    if len(numbers) not in (1, 3):
+        raise InputError(f"--shape takes {wanted}, not {quoted(text)}")
+    return tuple(whole("--shape", one, wanted) for one in numbers)

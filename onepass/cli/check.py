@@ -1,0 +1,55 @@
+"""onepass check"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onepass.base import devices, plugins
+from onepass.base.errors import InputError
+from onepass.cli import options as shared
+from onepass.cli.app import Imports, app, messages, say
+from onepass.learning import registry
+from onepass.learning.learner import Learner
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass check my.module:MyMethod
+  onepass check lwf --import lwf
+  onepass check gsa --device cuda"""
+)
+def check(
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help="MODULE:CLASS, or the name of a method.",
+            autocompletion=shared.methods,
+        ),
+    ],
+    device: shared.Device = "cpu",
+    imports: Imports = None,
+) -> None:
+    """Run a method against the contract.
+
+    It takes seconds to minutes; exit 1 if a check fails.
+    """
+    from onepass.tools.checks import exemptions, one_by_one
+
+    devices.resolve(device)
+    found = plugins.named(method) if ":" in method else registry.get(method).learner
+    if not (isinstance(found, type) and issubclass(found, Learner)):
+        raise InputError(f"{method!r} is no class derived from onepass.Learner")
+    exempt, passed, failed = exemptions(found), 0, 0
+    for name, problem in one_by_one(found, device):
+        words = name.replace("_", " ")
+        say(f"FAILED  {words}: {' '.join(problem.split())}" if problem else f"ok      {words}")
+        passed, failed = passed + (not problem), failed + bool(problem)
+    for name, why in exempt.items():
+        say(f"exempt  {name.replace('_', ' ')}: {why}")
+    messages.print(f"{passed} passed, {failed} failed, {len(exempt)} exempt")
+    if failed:
+        raise typer.Exit(1)

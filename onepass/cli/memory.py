@@ -1,0 +1,60 @@
+"""onepass memory"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from onepass.base.errors import InputError
+from onepass.cli import terminal_table
+from onepass.cli.app import Imports, app, say
+from onepass.data.labels import in_order
+from onepass.learning.checkpoint.file import read, restored_to_predict
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass memory runs/gsa-digits-m100-s0/checkpoint.pt
+  onepass memory model.pt -o sheet.png"""
+)
+def memory(
+    model: Annotated[
+        Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .png of the images, by class.")
+    ] = None,
+    imports: Imports = None,
+) -> None:
+    """Show what a memory holds: counts of each class, and the images."""
+    content = read(model)
+    learner = restored_to_predict(content, str(model), device="cpu")
+    if not learner.steps or not len(learner.kept):
+        raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
+    kept, classes = learner.kept, learner.classes
+    name_of = dict(zip(classes, learner.class_names, strict=True))
+    groups = {label: kept.x[kept.y == label] for label in in_order(classes)}
+    if output is not None:
+        if kept.x.ndim != 4:
+            raise InputError(f"{model} holds vectors, of which there is no picture: leave out -o")
+        from onepass.report import contact_sheet
+
+        pixels = contact_sheet.eight_bits(kept.x)
+        lines = [(label, pixels[kept.y == label]) for label in groups]
+        contact_sheet.draw([(f"{name_of[label]}  ({len(x)})", x) for label, x in lines], output)
+    numbers = [[name_of[label], str(len(x)), *_values(x)] for label, x in groups.items()]
+    terminal_table.show(("class", "samples", "mean", "deviation"), numbers)
+    if output is not None:
+        say(f"picture     {output}")
+
+
+def _values(x: torch.Tensor) -> list[str]:
+    """Mean and standard deviation of all values of some samples."""
+    if not len(x):
+        return ["-", "-"]
+    exact = x.double()
+    return [f"{float(exact.mean()):.4g}", f"{float(exact.std(correction=0)):.4g}"]

@@ -1,0 +1,39 @@
+"""onepass report"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from onepass.base.text import plain
+from onepass.cli import options as shared
+from onepass.cli.app import app, messages, say
+from onepass.report.html import page
+from onepass.runs.query import State
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  onepass report runs/ -o report.html
+  onepass report runs/ results/lines/cifar100.jsonl -o report.html
+  onepass report results/ -o report.html
+  onepass report runs/ -o report.html --where memory=50
+
+The page needs no network and nothing beside it; docs/report.md says what it shows."""
+)
+def report(
+    paths: shared.Paths,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
+    where: shared.Where = None,
+) -> None:
+    """Write a page about runs: tables, curves, maps, costs."""
+    shown = page.report(paths, output, where or [])
+    for file, count in shown["passed_over"].items():
+        messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
+    states = Counter(run["state"] for run in shown["runs"])
+    told = [f"{states[state]} {state}" for state in get_args(State) if states[state]]
+    say(f"{output}: {', '.join(told)} runs")

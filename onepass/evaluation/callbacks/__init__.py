@@ -1,0 +1,7 @@
+"""Listeners are told of a run's events: the recorder, the progress bar, probes, tracking."""
+
+from onepass.evaluation.callbacks.audience import Audience
+from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
+from onepass.evaluation.callbacks.progress import Forwarder, Progress
+
+__all__ = ["EVENTS", "Audience", "Forwarder", "Listener", "Progress", "Run"]

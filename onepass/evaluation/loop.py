@@ -1,0 +1,313 @@
+"""The loop: learn a batch, and from time to time score the learner on the test set. There are two
+of it, over a stream whose length is known and over batches that come.
+
+They are generators; printing, recording and drawing are their customers, and listeners are told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.base import inputs
+from onepass.base.devices import room_for
+from onepass.base.errors import InputError
+from onepass.data.iterables import Test, kind_of, pairs
+from onepass.evaluation.callbacks import Audience, Listener, Run
+from onepass.evaluation.scoring import (
+    BEGINNING,
+    Point,
+    TestBatches,
+    TestSet,
+    Tick,
+    first_scorable,
+    predicted_rows,
+    rows_of,
+)
+from onepass.learning.learner import Learner
+from onepass.streams import Stream
+
+NOBODY = Listener()
+
+
+def evaluate(
+    learner: Learner,
+    stream: Stream | Iterable[Any],
+    *,
+    test: Test | None = None,
+    every: int | None = None,
+    prequential: bool = False,
+    listeners: Sequence[Listener] = (),
+) -> Iterator[Point]:
+    """Learns the stream, yielding a point at the end of each task and after `every` batches. A
+    method that trains when scores are asked for is scored at the end only, unless `every` is given.
+    Listeners are told of every step; one that fails is dropped, with a warning.
+
+    The stream may be batches of your own: any iterable of pairs (x, y), or of dictionaries with a
+    column image, img or x and one label, fine_label or y. Then `test` is what is scored: a pair
+    (x, y), a `Dataset`, or batches that can be walked again. Nobody knows where such a stream ends,
+    so that a point comes after `every` batches and at its end; its tasks are those that the learner
+    infers, unless whoever makes the batches calls `learner.new_task()` between two of them. Nothing
+    is kept of a batch that was learned, apart from the learner's memory.
+
+    >>> import onepass
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> for point in onepass.evaluate(onepass.ER(memory=100, seed=0), stream):
+    ...     print(point.task, point.step, len([n for n in point.total if n]))
+    0 29 2
+    1 58 4
+    2 88 6
+    3 117 8
+    4 146 10
+
+    >>> batches = (([[float(i % 3)]] * 4, [i % 3] * 4) for i in range(300))  # a stream of vectors
+    >>> learner = onepass.ER(memory=30, seed=0)
+    >>> [*_, last] = onepass.evaluate(learner, batches, test=([[0.0], [1.0], [2.0]], [0, 1, 2]))
+    >>> last.step, last.accuracy
+    (300, 100.0)
+    """
+    audience = Audience(listeners)
+    if isinstance(stream, Stream):
+        if test is not None:
+            raise InputError("a Stream has a test set of its own: test is for batches of yours")
+        make_ready(learner, stream)
+        audience.started(Run(learner, stream))
+        ticks = walk(learner, stream, every=every, prequential=prequential, listener=audience)
+    else:
+        ticks = _walk_batches(learner, stream, test, every, prequential, audience)
+    for tick in ticks:
+        if isinstance(tick, Point):
+            yield tick
+    audience.finished(None)
+
+
+def make_ready(learner: Learner, stream: Stream) -> None:
+    """Prepares a learner for a stream's samples, unless it is prepared already."""
+    if not isinstance(learner, Learner) or not isinstance(stream, Stream):
+        given = f"a {type(learner).__name__} and a {type(stream).__name__}"
+        raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
+    if any(isinstance(label, str) for label in learner.classes[:1]):
+        raise InputError("this learner's labels are text, and those of a stream are numbers")
+    if not learner.prepared:
+        first, _ = stream.batch(0)
+        with room_for(_numbers(learner, stream)):
+            learner.prepare(tuple(first.shape[1:]), first.dtype)
+
+
+def _numbers(learner: Learner, stream: Stream) -> dict[str, object]:
+    """What decides how much memory is needed."""
+    first, _ = stream.batch(0)
+    return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
+
+
+def walk(
+    learner: Learner,
+    stream: Stream,
+    *,
+    every: int | None = None,
+    prequential: bool = False,
+    start: Tick = BEGINNING,
+    listener: Listener = NOBODY,
+) -> Iterator[Tick]:
+    """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
+    is told of steps, points and tasks; of start and end it has to be told by the caller."""
+    make_ready(learner, stream)
+    if every is not None and every < (least := first_scorable(stream)):
+        lacking = "" if least == 1 else ": no class that came before has test samples"
+        raise InputError(f"every must be at least {least}, not {every}{lacking}")
+    with room_for(_numbers(learner, stream)):
+        yield from _walk(learner, stream, every, prequential, start, listener)
+
+
+def _walk(
+    learner: Learner,
+    stream: Stream,
+    every: int | None,
+    prequential: bool,
+    start: Tick,
+    listener: Listener,
+) -> Iterator[Tick]:
+    stream = stream.on(learner.where)
+    test = TestSet(stream)
+    clock = _Clock(start, learner)
+    hits, tried = start.hits, start.tried
+    for index in range(start.step, len(stream)):
+        with clock.training:
+            x, y = stream.batch(index)
+        if prequential:
+            with clock.scoring:
+                hits += _right(learner, x, y) if learner.steps else 0
+            tried += len(y)
+        done, boundary = index + 1, stream.ends_task(index)
+        due = is_scored(learner, stream, every, done)
+        with clock.training:
+            if stream.boundaries and stream.starts_task(index):
+                learner.new_task()
+            step = learner.learn(x, y)
+            # what watches a step queues its own work behind it: on a busy device the wait for the
+            # step ends up there, and is training's
+            listener.stepped(learner, step)
+            if stream.boundaries and boundary:
+                learner.end_task()
+            if due or prequential:
+                loss = float(step.loss)  # waits for the device, so that its time counts here
+        tick = Tick(done, stream.task_of(index), hits=hits, tried=tried, **clock.read())
+        if due:
+            tick = _scored(tick, learner, test, clock, loss, boundary)
+            listener.scored(tick)
+        if boundary:
+            listener.task_ended(tick.task)
+        yield tick
+
+
+def _walk_batches(
+    learner: Learner,
+    batches: Iterable[Any],
+    test: Test | None,
+    every: int | None,
+    prequential: bool,
+    listener: Listener,
+) -> Iterator[Tick]:
+    """As `_walk`, where the end is known when it has come."""
+    _check_asked(learner, batches, test, every, prequential)
+    held = TestBatches(() if test is None else test)
+    upcoming = pairs(batches)
+    if (first := next(upcoming, None)) is None:
+        raise InputError("the stream has no batch")
+    sample = inputs.as_samples(first[0])[0]
+    if not learner.prepared:
+        learner.prepare(tuple(sample.shape), sample.dtype)
+    listener.started(Run(learner, None))
+    clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
+    for x, y in chain([first], upcoming):
+        if prequential:
+            tick = _predicted_first(tick, learner, x, y, clock)
+        with clock.training:
+            step = learner.learn(x, y)
+            if learner.task != task and tick.step:  # which nobody knew when its last batch came
+                listener.task_ended(task)
+            task = learner.task
+            listener.stepped(learner, step)
+        done = tick.step + 1
+        due = every is not None and done % every == 0
+        if due:
+            with clock.training:
+                float(step.loss)  # waits for the device, so that its time counts here
+        tick = Tick(done, learner.task, hits=tick.hits, tried=tick.tried, **clock.read())
+        if due:
+            tick = _scored(tick, learner, held, clock, float(step.loss), False)
+            listener.scored(tick)
+        yield tick
+    if not isinstance(tick, Point):
+        tick = _scored(tick, learner, held, clock, float(step.loss), False)
+        listener.scored(tick)
+        yield tick
+    listener.task_ended(task)
+
+
+def _check_asked(
+    learner: Learner,
+    batches: Iterable[Any],
+    test: Test | None,
+    every: int | None,
+    prequential: bool,
+) -> None:
+    if not isinstance(learner, Learner) or not isinstance(batches, Iterable):
+        given = f"a {type(learner).__name__} and {kind_of(batches)}"
+        raise InputError(
+            f"evaluate takes a learner, then a stream or batches; it was given {given}"
+        )
+    if test is None and not prequential:
+        raise InputError("batches have no test set: give test=(x, y), or prequential=True")
+    if every is not None and every < 1:
+        raise InputError(f"every must be at least 1, not {every}")
+
+
+def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
+    """Counts what is predicted rightly before it is learned."""
+    samples = inputs.as_samples(x)
+    truth = rows_of(learner, y, len(samples))
+    with clock.scoring:
+        hits = int((predicted_rows(learner, samples) == truth).sum()) if learner.steps else 0
+    return Tick(tick.step, tick.task, tick.seconds, tick.hits + hits, tick.tried + len(truth))
+
+
+def _right(learner: Learner, x: Tensor, y: Tensor) -> int:
+    return int((torch.as_tensor(learner.predict(x)).cpu() == y).sum())
+
+
+def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:
+    """Whether a learner is scored when it has learned so many batches: at the end, at the end of
+    each task unless it has to train for it and nobody asked, and after each `every`."""
+    if every is not None and done % every == 0:
+        return True
+    at_task_ends = every is not None or not learner.trains_to_score
+    return stream.ends_task(done - 1) and (at_task_ends or done == len(stream))
+
+
+def _scored(
+    tick: Tick,
+    learner: Learner,
+    test: TestSet | TestBatches,
+    clock: _Clock,
+    loss: float,
+    boundary: bool,
+) -> Point:
+    learner.check_finite()
+    with clock.scoring:
+        scores = test.score(learner, boundary=boundary)
+    found = {"boundary": boundary, "loss": loss, **scores._asdict()}
+    return Point(**{**vars(tick), **clock.read(), **found})
+
+
+class _Clock:
+    """What training, scoring and capturing have taken so far."""
+
+    def __init__(self, before: Tick, learner: Learner) -> None:
+        self.scoring = _Stopwatch(before.scoring)
+        self.training = _TrainingStopwatch(before, learner)
+
+    def read(self) -> dict[str, float]:
+        training = self.training
+        return {
+            "seconds": training.taken,
+            "scoring": self.scoring.taken,
+            "capture": training.captured,
+        }
+
+
+class _Stopwatch:
+    """Adds up what is done inside of it. It is made once and entered at every step: looking at the
+    clock must cost little beside a short step."""
+
+    def __init__(self, taken: float) -> None:
+        self.taken = taken
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.taken += time.perf_counter() - self.began
+
+
+class _TrainingStopwatch(_Stopwatch):
+    """A step is captured while it trains; that time is not training's."""
+
+    def __init__(self, before: Tick, learner: Learner) -> None:
+        super().__init__(before.seconds)
+        self.captured, self.trainer = before.capture, learner.trainer
+
+    def __enter__(self) -> None:
+        self.before = self.trainer.capture_seconds
+        super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        capture = self.trainer.capture_seconds - self.before
+        self.taken -= capture
+        self.captured += capture

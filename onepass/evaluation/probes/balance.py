@@ -1,0 +1,150 @@
+"""Watches the gradient imbalance of any method, with the same sums that GSA uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.base.parts import Label, Step
+from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.probes.registry import probe
+from onepass.evaluation.scoring import Point
+from onepass.functional.imbalance import Balance
+from onepass.learning.learner import Learner
+
+
+@probe("balance")
+@dataclass
+class BalanceProbe(Listener):
+    """P, N, PN of the running task and A-PN of every class, over all samples a method trains on.
+
+    `history` holds PN(t, c) by label for each task that has been followed by another. A run records
+    one line whenever it is scored, and one at the end of each task of the stream (`ended`): the
+    number of the task, how many batches had been learned, how many `samples` were trained in this
+    task (stream and replay), `own`, how many of them were of each class, `p`, `n`, `pn` and `a_pn`
+    by label, `p_new`, the part of P that samples of new classes make, and `pn_of_tasks`, PN(t, t')
+    of each task so far. A rate is null where it is not a finite number: the class has had no
+    gradient of one sign. Of a method that `repeats` its steps the last one on each batch counts.
+
+    >>> import onepass
+    >>> probe = BalanceProbe()
+    >>> learner = onepass.ER(memory=100, seed=0)
+    >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
+    >>> points = list(onepass.evaluate(learner, stream, listeners=[probe]))
+    >>> rates = probe.a_pn()
+    >>> sorted(rates) == list(range(10)), all(rate < 0 for rate in rates.values())
+    (True, True)
+    """
+
+    sums: Balance | None = None
+    own: Tensor = field(default_factory=lambda: torch.zeros(0))  # samples of each class   (C)
+    by_new: Tensor = field(default_factory=lambda: torch.zeros(0))  # S+ by new classes'   (C)
+    task: int = 0
+    steps: int = 0
+    labels: list[Label] = field(default_factory=list)
+    groups: list[list[int]] = field(default_factory=list)
+    history: list[dict[Label, float]] = field(default_factory=list)
+
+    def started(self, run: Run) -> None:
+        self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
+        if self.sums is not None:
+            self.sums = _restored(self.sums.state_dict(), run.learner.where)
+            self.own = self.own.to(run.learner.where)
+            self.by_new = self.by_new.to(run.learner.where)
+
+    @torch.no_grad()
+    def stepped(self, learner: Learner, step: Step) -> None:
+        if self.sums is None:
+            self.sums = Balance(len(learner.seen), learner.where)
+            self.own = torch.zeros_like(self.sums.positive)
+            self.by_new = torch.zeros_like(self.sums.positive)
+            self.task = learner.task
+        if learner.task != self.task:
+            self.history.append(self.pn())
+            self.sums.new_task()
+            self.own.zero_()
+            self.by_new.zero_()
+            self.task = learner.task
+        self.steps += 1
+        self.labels = learner.classes
+        if len(learner.seen) > self.sums.sums.shape[-1]:
+            self.sums.grow(len(learner.seen))
+            more = len(learner.seen) - len(self.own)
+            self.own, self.by_new = F.pad(self.own, (0, more)), F.pad(self.by_new, (0, more))
+        if step.together is None:
+            return
+        positive, _ = self.sums.update([step.together], learner.seen)  # (n, C)
+        y, weight = step.together.y, step.together.weight.to(positive.dtype)
+        self.own.index_add_(0, y, weight)
+        self.by_new += learner.new[y].to(positive.dtype) @ positive
+
+    def scored(self, point: Point) -> None:
+        if not point.boundary:
+            self._say(point.task, ended=False)
+
+    def task_ended(self, task: int) -> None:
+        self._say(task, ended=True)
+
+    def _say(self, task: int, *, ended: bool) -> None:
+        sums = self._needed()
+        by_class = {"p": sums.p(), "n": sums.n(), "pn": sums.pn(), "a_pn": sums.a_pn()}
+        by_class["p_new"] = self.by_new / sums.samples
+        told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
+        own = {str(label): int(count) for label, count in self._by_label(self.own).items()}
+        of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
+        where = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
+        self.say({**where, "own": own, **told, "pn_of_tasks": of_tasks})
+
+    def pn(self) -> dict[Label, float]:
+        """PN(t, c) of the running task, by label; not a number for a class without a gradient."""
+        return self._by_label(self._needed().pn())
+
+    def a_pn(self) -> dict[Label, float]:
+        """A-PN(c), by label."""
+        return self._by_label(self._needed().a_pn())
+
+    def pn_of(self, labels: Iterable[Label]) -> float:
+        """PN(t, t') in the running task t of a group of classes t', given by their labels."""
+        rows = [self.labels.index(label) for label in labels if label in self.labels]
+        return float(self._needed().task_pn(rows)) if rows else math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {"task": self.task, "steps": self.steps, "labels": self.labels}
+        sums = None if self.sums is None else self.sums.state_dict()
+        own, by_new = self.own.clone(), self.by_new.clone()
+        return {**kept, "history": self.history, "sums": sums, "own": own, "by_new": by_new}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.task, self.steps = state["task"], state["steps"]
+        self.labels, self.history = list(state["labels"]), list(state["history"])
+        if state["sums"] is not None:
+            self.sums = _restored(state["sums"], torch.device("cpu"))
+            self.own, self.by_new = state["own"].clone(), state["by_new"].clone()
+
+    def _needed(self) -> Balance:
+        if self.sums is None:
+            raise ValueError("the probe has seen no step yet")
+        return self.sums
+
+    def _by_label(self, rates: Tensor) -> dict[Label, float]:
+        return dict(zip(self.labels, rates.tolist(), strict=False))
+
+
+def _restored(state: dict[str, Any], where: torch.device) -> Balance:
+    sums = Balance(state["sums"].shape[-1], where)
+    sums.load_state_dict(state)
+    return sums
+
+
+def _told(values: dict[Label, float]) -> dict[str, float | None]:
+    return {str(label): _finite(value) for label, value in values.items()}
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None

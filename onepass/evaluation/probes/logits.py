@@ -1,0 +1,51 @@
+"""Keeps the logits of a few steps as they are, for whoever wants to compute something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from onepass.base.parts import Output, Step
+from onepass.evaluation.callbacks import Listener
+from onepass.evaluation.probes.registry import probe
+from onepass.learning.learner import Learner
+
+
+@probe("logits")
+@dataclass
+class LogitsProbe(Listener):
+    """The logits of all samples in the last step of each task.
+
+    A run records one line for each task of the stream that has ended: its number, how many batches
+    had been learned, the labels of all `classes` seen in the order of the logits, those of the
+    `new` ones, and `batches`: for each that the step trained, the labels `y`, the `weight` (0:
+    padding) and the `logits` of its samples.
+    """
+
+    learner: Learner | None = None
+    step: Step | None = None
+
+    def stepped(self, learner: Learner, step: Step) -> None:
+        self.learner, self.step = learner, step
+
+    def task_ended(self, task: int) -> None:
+        assert self.learner is not None and self.step is not None  # a step comes before
+        classes = self.learner.classes
+        fresh = self.learner.new[: len(classes)].tolist()
+        self.say(
+            {
+                "task": task,
+                "step": self.learner.steps,
+                "classes": classes,
+                "new": [label for label, new in zip(classes, fresh, strict=True) if new],
+                "batches": [_told(output, classes) for output in self.step.outputs],
+            }
+        )
+
+
+def _told(output: Output, classes: list[Any]) -> dict[str, Any]:
+    return {
+        "y": [classes[row] for row in output.y.tolist()],
+        "weight": output.weight.tolist(),
+        "logits": output.logits[:, : len(classes)].tolist(),
+    }

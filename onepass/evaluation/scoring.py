@@ -1,0 +1,183 @@
+"""What is measured while a stream is learned: ticks, points, and the test set behind them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from onepass.base import inputs
+from onepass.base.errors import InputError
+from onepass.base.text import as_html
+from onepass.data.iterables import Test, pairs, walkable
+from onepass.evaluation.metrics import percent
+from onepass.learning.learner import Learner
+from onepass.streams import Stream
+
+
+@dataclass(frozen=True)
+class Tick:
+    """After one batch: how many batches have been learned, in which task, how long training took so
+    far, and, with prequential scoring, how many samples were predicted rightly before they were
+    learned.
+
+    Training is timed apart from scoring and from the capture of steps.
+    """
+
+    step: int
+    task: int
+    seconds: float
+    hits: int = 0
+    tried: int = 0
+    scoring: float = 0.0
+    capture: float = 0.0
+
+
+BEGINNING = Tick(step=0, task=0, seconds=0.0)
+
+
+@dataclass(frozen=True)
+class Point(Tick):
+    """A tick at which the learner was scored on the test images of the classes seen so far.
+
+    `correct` and `total` are per class of the dataset, where a class not yet seen has a total of 0;
+    of batches of the user's own, whose classes nobody knows ahead, per class of `learner.classes`.
+    `boundary` says whether a task has just ended; then `confusion` counts test samples of each task
+    so far (rows) by the task of the class that was predicted (columns).
+    """
+
+    boundary: bool = False
+    loss: float = math.nan
+    correct: tuple[int, ...] = ()
+    total: tuple[int, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value}" for name, value in self._facts.items())
+        return f"<Point {told}>"
+
+    def _repr_html_(self) -> str:
+        return as_html("Point", self._facts)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"step": self.step, "task": self.task}
+        if any(self.total):
+            facts["classes"] = sum(n > 0 for n in self.total)
+            facts["accuracy"] = f"{self.accuracy:.1f}"
+        if self.prequential is not None:
+            facts["prequential"] = f"{self.prequential:.1f}"
+        return facts
+
+    @property
+    def accuracy(self) -> float:
+        """Percent of the test images of the classes seen so far; NaN if there are none."""
+        return percent(sum(self.correct), sum(self.total)) if any(self.total) else math.nan
+
+    @property
+    def prequential(self) -> float | None:
+        return percent(self.hits, self.tried) if self.tried else None
+
+
+def check_scorable(stream: Stream) -> None:
+    """There must be something to score after each task."""
+    tested = set(stream.dataset.test_y.tolist())
+    for task, group in enumerate(stream.tasks):
+        if not tested.intersection(group):
+            raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
+
+
+def first_scorable(stream: Stream) -> int:
+    """After how many batches there is something to score."""
+    tested = set(stream.dataset.test_y.tolist())
+    steps = range(len(stream))
+    return 1 + next((at for at in steps if tested.intersection(stream.batch(at)[1].tolist())), 0)
+
+
+class Scores(NamedTuple):
+    """Correct predictions and test samples, per class; and `Point.confusion`, at the boundaries of
+    tasks that are known ahead."""
+
+    correct: tuple[int, ...]
+    total: tuple[int, ...]
+    confusion: tuple[tuple[int, ...], ...] = ()
+
+
+class TestSet:
+    """The test samples sorted by class, so that the classes seen so far are scored and no others.
+
+    It is made once and scored many times.
+    """
+
+    __test__ = False  # pytest takes the name for a test
+
+    def __init__(self, stream: Stream) -> None:
+        y = stream.dataset.test_y
+        self.samples = [
+            stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
+        ]
+        check_scorable(stream)
+        self.task_of = torch.full((stream.dataset.classes,), -1)
+        for task, group in reversed(list(enumerate(stream.tasks))):  # the first that has a class
+            self.task_of[list(group)] = task
+
+    def score(self, learner: Learner, *, boundary: bool) -> Scores:
+        known, there = set(learner.classes), range(len(self.samples))
+        tested = [label for label in there if label in known and len(self.samples[label])]
+        truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
+        found = learner.predict(torch.cat([self.samples[label] for label in tested]))
+        predicted = torch.as_tensor(found).cpu()
+        correct = _count(truth[predicted == truth], len(self.samples))
+        total = _count(truth, len(self.samples))
+        return Scores(correct, total, self._confusion(truth, predicted) if boundary else ())
+
+    def _confusion(self, truth: Tensor, predicted: Tensor) -> tuple[tuple[int, ...], ...]:
+        ours = (predicted >= 0) & (predicted < len(self.task_of))  # it may know other labels too
+        rows = self.task_of[truth]
+        columns = self.task_of[predicted.where(ours, 0)].where(ours, -1)
+        tasks = int(torch.maximum(rows, columns).max()) + 1
+        in_tasks = (rows >= 0) & (columns >= 0)  # a stream of the user's may leave classes out
+        rows, columns = rows[in_tasks], columns[in_tasks]
+        counts = torch.bincount(rows * tasks + columns, minlength=tasks * tasks)
+        return tuple(map(tuple, counts.view(tasks, tasks).tolist()))
+
+
+class TestBatches:
+    """Test samples as the user has them, walked once for each score."""
+
+    __test__ = False
+
+    def __init__(self, test: Test) -> None:
+        self.batches = walkable(test)
+
+    def score(self, learner: Learner, *, boundary: bool) -> Scores:
+        """Per class of `learner.classes`; nobody knows the tasks."""
+        classes = len(learner.classes)
+        correct, total = torch.zeros(2, classes, dtype=torch.int64)
+        for x, y in pairs(self.batches):
+            samples = inputs.as_samples(x)
+            truth = rows_of(learner, y, len(samples))
+            known = truth >= 0
+            if bool(known.any()):
+                truth = truth[known]
+                hit = predicted_rows(learner, samples[known]) == truth
+                total += torch.bincount(truth, minlength=classes)
+                correct += torch.bincount(truth[hit], minlength=classes)
+        return Scores(tuple(correct.tolist()), tuple(total.tolist()))
+
+
+def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
+    """The place of each label in `learner.classes`; -1 of one that it has not seen."""
+    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
+    return torch.tensor([row_of.get(label, -1) for label in labels])
+
+
+def predicted_rows(learner: Learner, samples: Tensor) -> Tensor:
+    return learner.scores(samples).argmax(dim=1).cpu()
+
+
+def _count(labels: Tensor, classes: int) -> tuple[int, ...]:
+    return tuple(torch.bincount(labels, minlength=classes).tolist())

@@ -1,0 +1,68 @@
+"""What a worker does: it runs the jobs that come through its pipe, one after another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+from onepass.evaluation.callbacks.progress import Forwarder
+from onepass.executors.base import How
+from onepass.executors.processes import ram
+from onepass.executors.retry import in_a_line, kind_of
+from onepass.runs.resources import Supplies
+from onepass.runs.spec import Job
+
+
+def work(pipe: Connection) -> None:
+    """Until no more jobs come. An interrupt ends the process at once, and so does the end of its
+    parent: whatever it was writing can be resumed.
+
+    Messages are of a word, what it is about, and the memory that is taken: `progress`, or at the
+    end of a run `result`, or `failed` with the kind of failure and its words.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_follow, daemon=True).start()
+    supplies = Supplies()
+    while True:
+        try:
+            job, how = pipe.recv()
+        except EOFError:
+            return
+        _run(pipe, job, how, supplies)
+
+
+def _run(pipe: Connection, job: Job, how: How, supplies: Supplies) -> None:
+    def send(word: str, content: Any) -> None:
+        pipe.send((word, content, ram.taken(job.device)))
+
+    ram.begin_measuring(job.device)
+    send(*attempt(job, how, Forwarder(partial(send, "progress")), supplies))
+
+
+def _follow() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def attempt(job: Job, how: How, forwarder: Forwarder, supplies: Supplies) -> tuple[str, Any]:
+    """Errors travel as text: not every exception can be sent."""
+    try:
+        return "result", how.run(job, forwarder, supplies)
+    except Exception as problem:
+        kind = kind_of(problem)
+        return "failed", (kind, _told(problem) if kind == "bug" else str(problem))
+
+
+def _told(problem: Exception) -> str:
+    """An error that nobody expected, and where its traceback is; or that itself, if it could not be
+    written down."""
+    notes = getattr(problem, "__notes__", None)
+    return "; ".join([in_a_line(problem), *notes]) if notes else traceback.format_exc()

@@ -1,0 +1,75 @@
+"""Which runs that failed are tried again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from onepass.base.errors import OnepassError, TooLargeError, TrainingError
+from onepass.base.text import shortened
+from onepass.executors.base import How
+from onepass.runs.spec import Job
+
+Kind = Literal["memory", "input", "training", "bug", "killed"]
+NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
+MENDABLE = (OnepassError, OSError)  # by the user
+log = logging.getLogger("onepass")
+
+
+def kind_of(problem: Exception) -> Kind:
+    """What sort of failure it is.
+
+    >>> kind_of(TooLargeError()), kind_of(FileNotFoundError()), kind_of(ZeroDivisionError())
+    ('memory', 'input', 'bug')
+    """
+    if isinstance(problem, NO_MEMORY):
+        return "memory"
+    if isinstance(problem, MENDABLE):
+        return "input"
+    return "training" if isinstance(problem, TrainingError) else "bug"
+
+
+def in_a_line(problem: Exception) -> str:
+    """With its name: of an error that nobody expected the words alone may say nothing.
+
+    >>> in_a_line(KeyError("lr"))
+    "KeyError: 'lr'"
+    """
+    return shortened(f"{type(problem).__name__}: {problem}")
+
+
+class Retries:
+    """A run that fails gets a second chance, and goes on after its last checkpoint then: by that
+    time its folder is our own, whether the command said --resume or not.
+
+    What would only fail again gets none: what the user can mend, and training that has diverged. A
+    run that may have found no memory beside others is tried again when it is alone.
+    """
+
+    def __init__(self, how: How) -> None:
+        self.how = how
+        self.tried: set[str] = set()
+        self.alone: set[str] = set()
+
+    def how_for(self, job: Job) -> How:
+        return replace(self.how, resume=True) if job.folder_name in self.tried else self.how
+
+    def must_be_alone(self, job: Job) -> bool:
+        return job.folder_name in self.alone
+
+    def again(self, job: Job, kind: Kind, why: str, *, crowded: bool = False) -> bool:
+        """Whether a run that has failed is to be tried again. `crowded`: there were others beside
+        it, and they may have left it too little memory."""
+        name = job.folder_name
+        hopeful = crowded if kind == "memory" else kind in ("bug", "killed")
+        if name in self.tried or not hopeful:
+            return False
+        self.tried.add(name)
+        if crowded:
+            self.alone.add(name)
+        when = ", when no other is running" if crowded else ""
+        log.warning("%s: %s; it is tried once more%s", name, why, when)
+        return True

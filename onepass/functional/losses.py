@@ -1,0 +1,100 @@
+"""Losses: pure functions of logits, or of unit features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.base.parts import Output
+
+
+def one_hot(y: Tensor, classes: int) -> Tensor:
+    """A mask (samples, classes) that is true at each sample's own class."""
+    return y.unsqueeze(1) == torch.arange(classes, device=y.device)
+
+
+def sample_cross_entropy(out: Output, among: Tensor) -> Tensor:
+    """Of each sample (n), -log of e^{o_y} / sum e^{o_c} over the classes `among` (a mask) and y
+    itself.
+
+    >>> even = Output(torch.zeros(1, 3), torch.tensor([0]), torch.ones(1))
+    >>> sample_cross_entropy(even, torch.tensor([True, True, False]))
+    tensor([0.6931])
+    """
+    return sample_cross_entropy_against(out, among.log())
+
+
+def sample_cross_entropy_against(out: Output, log_scale: Tensor) -> Tensor:
+    """Of each sample (n), -log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with
+    scales (C) for all samples or (n, C) for each.
+
+    The own class takes part unscaled, so the value is finite for any finite logits, however many of
+    the scales are minus infinity (the logarithm of a mask).
+    """
+    others = log_scale.expand_as(out.logits).scatter(1, out.y.unsqueeze(1), 0)  # (n, C)
+    return F.cross_entropy(out.logits + others, out.y, reduction="none")
+
+
+def sample_cross_entropies_against(out: Output, log_scales: Tensor) -> Tensor:
+    """The same for several scales (k, n, C) at once, (k, n)."""
+    y = out.y.expand(log_scales.shape[:2])  # (k, n)
+    logits = out.logits + log_scales.scatter(2, y.unsqueeze(2), 0)  # (k, n, C)
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+
+
+def fractions(weight: Tensor) -> Tensor:
+    """Weights that add up to 1; all 0 where nothing has weight."""
+    return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def mean(values: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean; 0 where nothing has weight."""
+    return torch.dot(values, fractions(weight.to(values.dtype)))
+
+
+def cross_entropy(out: Output, among: Tensor) -> Tensor:
+    """Mean cross-entropy with the softmax over the classes `among` (a mask)."""
+    return mean(sample_cross_entropy(out, among), out.weight)
+
+
+def distillation(out: Output, taught: Tensor, among: Tensor, temperature: float) -> Tensor:
+    """T^2 times the mean of KL(softmax(taught / T) || softmax(o / T)) over the classes `among` (a
+    mask); 0 where there is none of them.
+
+    >>> among, taught = torch.tensor([True, True, False]), torch.tensor([[0.0, 0.0, 9.0]])
+    >>> sure = Output(torch.tensor([[2.0, 0.0, 5.0]]), torch.tensor([2]), torch.ones(1))
+    >>> distillation(sure, taught, among, temperature=2.0)  # 4 (log(1 + e) - 1/2 - log 2)
+    tensor(0.4805)
+    """
+    absent = ~among
+    own = (out.logits / temperature).masked_fill(absent, -torch.inf).log_softmax(dim=1)
+    theirs = (taught / temperature).masked_fill(absent, -torch.inf).log_softmax(dim=1)
+    # an absent class has probability 0 in both and adds nothing; its -inf must not meet the 0
+    gap = (theirs - own).masked_fill(absent, 0)
+    divergence = (theirs.exp().masked_fill(absent, 0) * gap).sum(dim=1)  # (n)
+    return temperature**2 * mean(divergence, out.weight)
+
+
+def supervised_contrastive(
+    z: Tensor, y: Tensor, weight: Tensor, temperature: float, anchors: Tensor | None = None
+) -> Tensor:
+    """Mean over anchors i of -1/|P(i)| sum_{p in P(i)} log [e^{z_i z_p/t}
+    / sum_{a != i} e^{z_i z_a/t}],
+    where P(i) are the other samples of i's class.
+
+    `z` has unit rows. Samples of weight 0 are neither anchors nor compared with; an anchor without
+    a positive adds nothing. `anchors` are weights of their own, where only some samples are.
+
+    >>> same = torch.ones(4, 1)
+    >>> float(supervised_contrastive(same, torch.tensor([0, 0, 1, 1]), torch.ones(4), 0.1).exp())
+    3.0
+    """
+    others = (weight > 0) & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
+    # z_i z_a / t for all pairs; -inf takes a pair out of the softmax           (n, n)
+    similarity = (z @ z.T / temperature).masked_fill(~others, -torch.inf)
+    positives = others & (y.unsqueeze(1) == y)
+    log_prob = similarity.log_softmax(dim=1).masked_fill(~positives, 0)  # at positives only  (n, n)
+    count = positives.sum(dim=1)
+    per_anchor = -log_prob.sum(dim=1) / count.clamp(min=1)
+    return mean(per_anchor, (weight if anchors is None else weight * anchors) * (count > 0))

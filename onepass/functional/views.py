@@ -1,0 +1,170 @@
+"""From raw samples to what the network sees: normalised, augmented, perhaps mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from onepass.base.errors import InputError
+from onepass.functional.augment import (
+    AREA,
+    CONTRASTIVE_AREA,
+    FLIPPED_AREA,
+    DrawCrops,
+    Reflected,
+    WholePixels,
+    contrastive,
+    crop_grey,
+    crop_grey_flip,
+    pixel_centres,
+)
+
+Named = Literal["crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"]
+Own = Callable[[Tensor, torch.Generator], Tensor]
+Augment = Named | Own
+AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
+
+
+class Views:
+    """`normalise` is for predicting, calling it is for training: augmentation is drawn anew at
+    every call.
+
+    A network that brings its own `preprocess` has it in place of mean and std, before augmentation.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        mean: tuple[float, ...] | None,
+        std: tuple[float, ...] | None,
+        augment: Augment,
+        mirror: bool,
+        rng: torch.Generator,
+        preprocess: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        device = rng.device
+        self.preprocess = preprocess
+        if preprocess is not None:  # what is augmented and mirrored is what comes out of it
+            shape = tuple(preprocess(torch.zeros(1, *shape, device=device)).shape[1:])
+            mean = std = None
+        images = len(shape) == 3
+        self.augment = augment if images or callable(augment) else "none"
+        if self.augment == "contrastive" and preprocess is not None:
+            raise InputError(
+                "augment 'contrastive' changes the colours of pixels, and this net's preprocessing "
+                "does not give them back: choose 'crop-grey' or 'none'"
+            )
+        self.per_sample = 2 if mirror and images else 1
+        self.rng = rng
+        self.white = torch.tensor(255.0, dtype=torch.float32)  # of a pixel, whatever floats are
+        self.centres = pixel_centres(shape[1], shape[2], device) if images else None
+        self.draw_crops = _windows(self.augment, shape, device)
+        self.mean = self.std = self.scale = self.shift = None
+        if mean is not None and std is not None:
+            self.mean = _per_channel("mean", mean, shape, device)
+            self.std = _per_channel("std", std, shape, device)
+            self.scale = 1 / self.std
+            self.shift = -self.mean * self.scale
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(x - mean) / std, or what the network's own preprocessing makes of x."""
+        inputs = x / self.white if x.dtype == torch.uint8 else x
+        if self.preprocess is not None:
+            return self.preprocess(inputs)
+        if self.shift is None or self.scale is None:
+            return inputs
+        return torch.addcmul(self.shift, inputs, self.scale)
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Normalised inputs as they were."""
+        if self.mean is None or self.std is None:
+            return inputs
+        return torch.addcmul(self.mean, inputs, self.std)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Each sample normalised, and, where they are mirrored, the mirror images of all behind."""
+        inputs = self.normalise(x)
+        return torch.cat([inputs, inputs.flip(3)]) if self.per_sample == 2 else inputs
+
+    def augmented(self, inputs: Tensor) -> Tensor:
+        """Normalised inputs, augmented; colours are changed as pixels in [0, 1]."""
+        if callable(self.augment):
+            return self._by_function(self.augment, inputs)
+        if self.centres is None or self.draw_crops is None:
+            return inputs
+        drawn = self.rng, self.centres, self.draw_crops
+        if self.augment == "contrastive":
+            return self.normalise(contrastive(self.pixels(inputs), *drawn))
+        if self.augment == "crop-grey-flip":
+            return crop_grey_flip(inputs, *drawn)
+        return crop_grey(inputs, *drawn)
+
+    def _by_function(self, function: Own, inputs: Tensor) -> Tensor:
+        """The user's own function is given samples as they were before mean and std (or as the
+        network's own preprocessing left them), and copies: it may work in place."""
+        given = self.pixels(inputs)
+        given = given.clone() if given is inputs else given
+        shape, dtype = given.shape, given.dtype
+        made = function(given, self.rng)
+        if not isinstance(made, Tensor) or (made.shape, made.dtype) != (shape, dtype):
+            what = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else type(made)
+            raise InputError(f"augment must give {dtype} {tuple(shape)} again, but it gave {what}")
+        return made if self.preprocess is not None else self.normalise(made)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Each sample augmented, and its mirror image by draws of its own."""
+        return self.augmented(self.plain(x))
+
+    def cut(self, rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Rows for the views of consecutive batches, batch by batch: the mirror images, which lie
+        behind all samples, go with their own batch."""
+        if self.per_sample == 1:
+            return list(rows.split_with_sizes(list(sizes)))
+        by_copy = rows.view(self.per_sample, -1, *rows.shape[1:])
+        return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
+
+
+def expect_colours(augment: Augment, samples: Tensor) -> None:
+    """Refuses float images that are not pixels in [0, 1] where colours will be changed."""
+    if augment != "contrastive" or samples.dtype == torch.uint8 or samples.ndim != 4:
+        return
+    low, high = (float(end) for end in samples.aminmax())
+    if low < 0 or high > 1:
+        raise InputError(
+            "augment 'contrastive' changes the colours of pixels between 0 and 1, and x has values "
+            f"from {low:.4g} to {high:.4g}: give pixels, with mean and std, or choose 'crop-grey'"
+        )
+
+
+def can_be_captured(augment: Augment) -> bool:
+    """Whether a graph may hold it: of a function, only if that says so."""
+    return isinstance(augment, str) or bool(getattr(augment, "capturable", False))
+
+
+def _windows(augment: Augment, shape: tuple[int, ...], device: torch.device) -> DrawCrops | None:
+    if augment == "none" or not isinstance(augment, str):
+        return None
+    if augment == "crop-grey-reflected":
+        return Reflected(AREA)
+    return WholePixels(shape[1], shape[2], AREAS.get(augment, AREA), device)
+
+
+def mean_over_views(values: Tensor, samples: int) -> Tensor:
+    """For each of so many samples the mean of what its views have."""
+    if len(values) == samples:
+        return values
+    return values.view(-1, samples, *values.shape[1:]).mean(dim=0)
+
+
+def _per_channel(
+    name: str, values: tuple[float, ...], shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    if len(values) not in (1, shape[0]):
+        what = "channels" if len(shape) == 3 else "features"
+        raise InputError(f"{name} has {len(values)} values, but samples have {shape[0]} {what}")
+    tensor = torch.tensor(values, dtype=torch.float32, device=device)
+    return tensor.view(-1, 1, 1) if len(shape) == 3 else tensor

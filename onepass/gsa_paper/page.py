@@ -1,0 +1,147 @@
+"""The tables and figures of the GSA paper as files in a folder, and a page that shows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onepass.base.errors import InputError, RunError, UnknownNameError
+from onepass.base.fileio import write_text
+from onepass.data.catalogue import CATALOGUE
+from onepass.gsa_paper import figures as paper_figures
+from onepass.gsa_paper import tables as paper
+from onepass.report import figures, layout, rows
+from onepass.report.table import FORMATS, Table
+from onepass.runs.result import Result
+from onepass.runs.spec import COMMON
+
+SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
+Makes = Callable[[Sequence[Result], bool], list[Table]]  # of results, and whether for programs
+Writes = Callable[[Sequence[Result], Path], str]  # files of this name; gives what the page says
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table or figure: its name, of which experiment's runs it is, and what writes it."""
+
+    name: str
+    title: str
+    experiment: str
+    write: Writes
+
+
+def bind(runs: Mapping[str, Sequence[Result]], folder: Path, heading: str) -> Path:
+    """Writes everything; what cannot be made of these runs is said on the page, and the rest is
+    there. Gives the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [heading]
+    for one in SECTIONS:
+        try:
+            if not runs[one.experiment]:
+                raise InputError("none of its runs has finished")
+            text = one.write(runs[one.experiment], folder / one.name)
+        except (InputError, RunError, UnknownNameError) as problem:
+            text = f"Not made: {problem}.\n"
+        parts.append(f"## {one.title}\n\n{text}")
+    page = folder / "README.md"
+    write_text(page, "\n".join(parts))
+    return page
+
+
+# ---- figures
+
+
+def _paper_figure(results: Sequence[Result], path: Path) -> str:
+    picture = path.with_suffix(".png")
+    said = paper_figures.drawn(path.name, results, picture)
+    return f"![{path.name}]({picture.name})\n\n{said}"
+
+
+def _accuracy(results: Sequence[Result], path: Path) -> str:
+    picture = path.with_suffix(".png")
+    figures.accuracy(results, picture)
+    return f"![{path.name}]({picture.name})\n"
+
+
+# ---- tables
+
+
+def _as_files(make: Makes) -> Writes:
+    """Each table in every format that there is."""
+
+    def write(results: Sequence[Result], path: Path) -> str:
+        texts = {
+            name: "\n".join(FORMATS[name](one) for one in make(results, name == "csv"))
+            for name in SUFFIXES
+        }
+        for name, text in texts.items():
+            write_text(path.with_suffix(SUFFIXES[name]), text)
+        return texts["markdown"]
+
+    return write
+
+
+def _like(name: str, *columns: str) -> Makes:
+    """As in the paper, beside its figures; of data that it does not have, ours alone."""
+
+    def make(results: Sequence[Result], apart: bool) -> list[Table]:
+        dataset = results[0].dataset
+        if dataset not in CATALOGUE:
+            return _shown(results, apart, columns)
+        if apart:
+            return [paper.tidy(name, results, datasets=[dataset])]
+        return paper.like(name, results, datasets=[dataset])
+
+    return make
+
+
+def _shown(
+    results: Sequence[Result], apart: bool, columns: Sequence[str], beside: Sequence[str] = ()
+) -> list[Table]:
+    """For programs with all columns."""
+    shown = () if apart else columns
+    return [layout.grid(rows.summarise(results), beside=beside, apart=apart, columns=shown)]
+
+
+def _ablations(results: Sequence[Result], apart: bool) -> list[Table]:
+    """Against gsa with nothing taken away, whose variant says what those of all others say too."""
+    first, *others = (row.variant.split() for row in rows.summarise(results))
+    whole = " ".join(word for word in first if all(word in other for other in others))
+    columns = ("variant", "accuracy", "difference", "p (t-test)", "any-time", "n")
+    return _shown(results, apart, columns, beside=[f"gsa {whole or COMMON}"])
+
+
+def _streams(results: Sequence[Result], apart: bool) -> list[Table]:
+    columns = () if apart else ("accuracy",)
+    return [layout.grid(rows.summarise(results), apart=apart, columns=columns, pivot="stream")]
+
+
+def _times(results: Sequence[Result], apart: bool) -> list[Table]:
+    return _shown(results, apart, ("method", "variant", "seconds", "steps/s", "passes/sample", "n"))
+
+
+METHOD = ("method", "variant", "memory")
+SECTIONS = (
+    Section(
+        "table1",
+        "Table 1: accuracy",
+        "table1",
+        _as_files(_like("table1", *METHOD, "accuracy", "any-time", "n")),
+    ),
+    Section(
+        "table2",
+        "Table 2: forgetting",
+        "table1",
+        _as_files(_like("table2", *METHOD, "forgetting", "n")),
+    ),
+    Section("accuracy", "Accuracy over time", "table1", _accuracy),
+    Section("times", "Training times", "table1", _as_files(_times)),
+    Section("table3", "Table 3, and more: parts of GSA", "ablations", _as_files(_ablations)),
+    Section("fig1", "Figure 1: old tasks are pushed down", "fig1", _paper_figure),
+    Section("loss-curves", "Losses of stream and replay in task 2", "loss-curves", _paper_figure),
+    Section("fig3", "Figure 3: classes are not balanced", "fig3", _paper_figure),
+    Section("fig7", "Figure 7: what the GSA-CE loss does about it", "fig7", _paper_figure),
+    Section("proposition1", "Proposition 1", "fig7", _paper_figure),
+    Section("streams", "Long-tail and blurry streams", "streams", _as_files(_streams)),
+)

@@ -1,0 +1,109 @@
+"""Which labels have been seen, in order of arrival, and where one task ends and the next begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onepass.base.errors import CheckpointError, InputError
+from onepass.base.expect import expect_alike, expect_kind, expect_number
+from onepass.base.parts import Label
+from onepass.base.text import quoted
+
+LARGEST_LABEL = 2**63 - 1
+Texts = np.ndarray[Any, np.dtype[np.str_]]
+
+
+@dataclass
+class ClassBook:
+    """Labels to rows of the head, and boundaries, told or inferred.
+
+    A boundary is inferred when unseen classes arrive after `gap` batches without any, unless
+    boundaries are told: then only those count.
+
+    >>> book = ClassBook(gap=2)
+    >>> [book.enter(batch) for batch in ([0, 1], [1, 0], [0, 2], [0], [1], [3])]
+    [False, False, False, False, False, True]
+    >>> book.labels, book.task
+    ([0, 1, 2, 3], 1)
+    """
+
+    gap: int
+    labels: list[Label] = field(default_factory=list)
+    task: int = 0
+    told: bool = False
+    quiet: int = 0
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        self.row_of = {label: row for row, label in enumerate(self.labels)}
+
+    def has_unseen(self, batch: Iterable[Label]) -> bool:
+        return not self.row_of.keys() >= set(batch)
+
+    def expect_kind_of(self, label: Label) -> None:
+        """Refuses text where the labels so far are numbers, and a number where they are text."""
+        if self.labels and type(label) is not type(self.labels[0]):
+            kind = "text" if isinstance(self.labels[0], str) else "whole numbers"
+            raise InputError(f"y: the labels of this learner are {kind}, not {quoted(label)}")
+
+    def boundary_due(self, batch: Iterable[Label]) -> bool:
+        """Whether a boundary will be inferred before this batch."""
+        silent = not self.told and self.quiet >= self.gap and self.batches > 0
+        return silent and self.has_unseen(batch)
+
+    def enter(self, batch: Iterable[Label]) -> bool:
+        """Enters a batch's labels; says whether a boundary was inferred before it."""
+        labels = list(dict.fromkeys(batch))
+        inferred = self.boundary_due(labels) and self.close_task()
+        unseen = [label for label in labels if label not in self.row_of]
+        for label in unseen:
+            self.row_of[label] = len(self.labels)
+            self.labels.append(label)
+        self.quiet = 0 if unseen else self.quiet + 1
+        self.batches += 1
+        return inferred
+
+    def close_task(self) -> bool:
+        """Ends the running task, unless it has had no batch yet."""
+        if not self.batches:
+            return False
+        self.batches = 0
+        self.task += 1
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassBook:
+        """As it was after so many steps; unless it cannot have been so."""
+        expect_alike(state, cls(gap).state_dict(), "book")
+        expect_number(state["gap"], gap, gap, "book.gap")
+        for name in ("task", "quiet", "batches"):
+            expect_number(state[name], 0, steps, f"book.{name}")
+        for label in state["labels"]:
+            expect_kind(label, str if isinstance(state["labels"][0], str) else int, "book.labels")
+            if isinstance(label, int):
+                expect_number(label, -LARGEST_LABEL - 1, LARGEST_LABEL, "book.labels")
+        if len(set(state["labels"])) != len(state["labels"]):
+            raise CheckpointError("book.labels has a label twice")
+        if bool(state["labels"]) != (steps > 0):
+            raise CheckpointError(f"book has {len(state['labels'])} labels after {steps} steps")
+        return cls(**{**state, "labels": list(state["labels"])})
+
+
+def labels_of(rows: Tensor, classes: Sequence[Label]) -> Tensor | Texts:
+    """The labels of some rows: text as an array of NumPy's, numbers as a tensor where the rows are.
+
+    >>> labels_of(torch.tensor([1, 0, 1]), ["cat", "dog"]), labels_of(torch.tensor([0]), [-7])
+    (array(['dog', 'cat', 'dog'], dtype='<U3'), tensor([-7]))
+    """
+    if classes and isinstance(classes[0], str):
+        return np.array(classes).take(rows.cpu().numpy())
+    return torch.tensor(classes, device=rows.device)[rows]

@@ -1,0 +1,81 @@
+"""What the memories of a learner hold, and which of it is to be forgotten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onepass.base.errors import InputError
+from onepass.base.parts import Label
+from onepass.base.text import as_html, quoted, shortened
+from onepass.learning.class_index import Texts, labels_of
+from onepass.memory import Store
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Samples in a memory, as copies: `x` as they were learned, `y` their labels."""
+
+    x: Tensor
+    y: Tensor | Texts
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"<Kept: {len(self)} samples of {len(self._counts)} classes>"
+
+    def _repr_html_(self) -> str:
+        each = ", ".join(f"{label}: {count}" for label, count in self._counts.items())
+        return as_html("Kept", {"samples": len(self), "of each class": shortened(each)})
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """How many there are of each label."""
+        return dict(Counter(map(str, self.y.tolist())))
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """How many samples were removed from the memory, how many are left, and whether the weights
+    have unlearned them, which only a network has that is made from the memory when it is asked."""
+
+    samples: int
+    left: int
+    unlearned: bool
+
+    def __str__(self) -> str:
+        done = f"{self.samples} samples removed from the memory, {self.left} are left"
+        if self.unlearned:
+            return f"{done}; the network will be trained anew, on those"
+        return f"{done}; the network has not unlearned them: its weights are as they were"
+
+
+def kept_in(stores: Iterable[Store], classes: list[Label]) -> Kept:
+    """What these memories hold, one after the other, each in the order of its slots."""
+    held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
+    if not held:
+        return Kept(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    x, rows = (torch.cat(parts) for parts in zip(*held, strict=True))
+    return Kept(x, labels_of(rows, classes))
+
+
+def chosen(where: Any, kept: Kept) -> Tensor:
+    """A mask over what is kept, (n), given as one or as a function of samples and labels."""
+    given = where(kept.x, kept.y) if callable(where) else where
+    try:
+        mask = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"where must be a mask or give one, not {quoted(given)}") from None
+    if mask.dtype != torch.bool or mask.shape != (len(kept),):
+        got = f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
+        raise InputError(
+            f"where must say of each of the {len(kept)} samples in `kept` whether it goes: a mask "
+            f"of true and false, not {got}"
+        )
+    return mask

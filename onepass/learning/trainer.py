@@ -1,0 +1,428 @@
+"""What trains: network, optimiser, engine, generators, and how they grow with the classes.
+
+A learner makes one trainer when it knows the shape of a sample; until then it is not prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from onepass.base import devices
+from onepass.base.errors import CheckpointError, TrainingError
+from onepass.base.parts import Part, Step
+from onepass.base.seeds import generator
+from onepass.base.settings import Configured
+from onepass.functional.views import Augment, Views, can_be_captured
+from onepass.learning import execution
+from onepass.learning.execution import StepFunction
+from onepass.memory import Store
+from onepass.nets import (
+    Aside,
+    Classifier,
+    CosineHead,
+    Head,
+    Precision,
+    backbone,
+    compile_kernels,
+    evaluating,
+    feature_count,
+    lone_samples_told,
+    optimisers,
+    preprocessing,
+    refresh,
+    settle,
+)
+from onepass.nets.fast import parallel
+
+FIRST_CAPACITY = 16
+Generators = dict[str, torch.Generator]
+
+
+@dataclass(kw_only=True, eq=False)
+class Training(Configured):
+    """The settings that decide how a network is trained; `onepass.Learner` explains them."""
+
+    net: str | nn.Module = "auto"
+    head: Literal["trained", "frozen"] = "trained"
+    optimizer: optimisers.Kind = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    augment: Augment = "crop-grey"
+    mirror: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    seed: int = 0
+    device: str = "auto"
+    engine: execution.Kind = "auto"
+    precision: Precision = "fp32"
+
+    def alone(self) -> Training:
+        """These settings without the learner that has them: a trainer that knew its learner would
+        be freed, with all that it has on a GPU, only when Python looks for garbage."""
+        return Training(**{name: getattr(self, name) for name in Training.setting_names()})
+
+
+def linear_head(features: int, rng: torch.Generator) -> Head:
+    return Head(features, FIRST_CAPACITY, rng)
+
+
+def cosine_head(features: int, rng: torch.Generator) -> Head:
+    """Logits are 10 times the cosines between features and rows."""
+    return CosineHead(features, FIRST_CAPACITY, rng, scale=10.0)
+
+
+class Mark(NamedTuple):
+    """What a step may have moved before the optimiser's turn: where generators, the network's
+    statistics and parts with a few numbers were. `moving` is what the optimiser moves, if there
+    are several steps to undo; where it was, the trainer holds."""
+
+    generators: list[Tensor]
+    statistics: list[Tensor]
+    parts: list[dict[str, Tensor]]
+    moving: list[Tensor]
+
+
+def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
+    return {}
+
+
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+class Trainer:
+    """A network of these settings for samples of this shape, and all that moves it.
+
+    Parameters
+    ----------
+    make_head, extra_modules
+        Make the head, and modules that train beside it, for so many features.
+    capturable
+        Whether the steps that it will run can be captured as a CUDA graph.
+    features
+        How many the network gives, if that is known; if not, it is asked.
+    rngs
+        Generators for `initialisation`, `draws` and `augmentation`; made from the seed if not
+        given.
+    """
+
+    def __init__(
+        self,
+        settings: Training,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        make_head: Callable[[int, torch.Generator], Head] = linear_head,
+        extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]] = no_modules,
+        capturable: bool = True,
+        features: int | None = None,
+        rngs: Generators | None = None,
+    ) -> None:
+        self.settings, self.shape, self.dtype = settings.alone(), shape, dtype
+        self.where = devices.resolve(settings.device)
+        self.rngs = rngs or self._generators(settings.seed)
+        self.views = Views(
+            shape,
+            mean=settings.mean,
+            std=settings.std,
+            augment=settings.augment,
+            mirror=settings.mirror,
+            rng=self.rngs["augmentation"],
+            preprocess=preprocessing(settings.net, shape),
+        )
+        self.model = self._network(make_head, extra_modules, features)
+        self.optimizer = optimisers.make(
+            settings.optimizer,
+            self.model.parameters(),
+            settings.lr,
+            settings.weight_decay,
+            rows=self.model.head.trainable,
+        )
+        generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
+        capturable = capturable and can_be_captured(settings.augment)
+        self._engine = execution.make(settings.engine, capturable, self.where, generators)
+        self.trainable = _trainable(self.model)
+        self._twin = evaluating(self.model)
+        self.aside = Aside()
+        self._waiting: list[tuple[Store, Callable[[], None]]] = []
+        self.begins = self.lets_in = True  # whether the step is the first, the last on its batch
+        self._moved: bool | None = None  # whether the network has, in the step; None outside of one
+        self._asked_again: bool | None = None  # when it had; None before a step has shown it
+        self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
+        self._statistics = [
+            (module, name)
+            for module in self.model.modules()
+            for name, _ in module.named_buffers(recurse=False)
+            if module is not self.model.head
+        ]
+        self._held: list[Tensor] = []  # where what moves was before several steps on one batch
+        self.parts: dict[str, Part] = {}
+        # rows of the head (C): with a class, with one that is new since the boundary, the others
+        self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
+        self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
+
+    def _generators(self, seed: int) -> Generators:
+        return {
+            "initialisation": generator(seed, "initialisation"),
+            "draws": generator(seed, "draws", self.where),
+            "augmentation": generator(seed, "augmentation", self.where),
+        }
+
+    def _network(
+        self,
+        make_head: Callable[[int, torch.Generator], Head],
+        extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]],
+        features: int | None,
+    ) -> Classifier:
+        settings, rng = self.settings, self.rngs["initialisation"]
+        body = backbone(settings.net, self.shape, rng).to(self.where)
+        settle(body)
+        if features is None:
+            blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
+            features = feature_count(body, self.views.normalise(blank))
+        model = Classifier(body, make_head(features, rng).to(self.where), settings.precision)
+        for name, module in extra_modules(features, rng).items():
+            model.add_module(name, module.to(self.where))
+        if self.where.type == "cuda" and len(self.shape) == 3:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if settings.precision == "bf16":
+            compile_kernels(body)
+        return model
+
+    # ---- steps
+
+    @property
+    def evaluator(self) -> Classifier:
+        """The network as it is now, in evaluation mode; training does not notice who asks it."""
+        self._note_asking()
+        refresh(self._twin, self.model)
+        return self._twin
+
+    @property
+    def capture_seconds(self) -> float:
+        """How long capturing steps as graphs has taken so far."""
+        return self._engine.capture_seconds
+
+    @property
+    def may_fail_late(self) -> bool:
+        """Whether a step may fail when the network has moved: its method asks the network again
+        then, as far as one step has shown, and network or augmentation is not one of ours, which
+        answer whenever they have answered before. (A graph asks nobody.)"""
+        ours = type(self.model.body).__module__.startswith("onepass.")
+        ours = ours and isinstance(self.settings.augment, str)
+        may_ask = self._asked_again is not False and isinstance(self._engine, execution.Eager)
+        return may_ask and not ours
+
+    def expect_another_step(self) -> None:
+        """The step may do other things from here on: a graph of the one before is of no use."""
+        self._engine.reset(other_step=True)
+
+    def run(self, step: StepFunction, x: Tensor, y: Tensor, times: int = 1) -> Step:
+        """Executes a step, eagerly or as a graph, so many times in a row; only the last one lets
+        the batch into the memory. One that fails before it has moved the network leaves everything
+        as it was before the first of them."""
+
+        def whole(x: Tensor, y: Tensor) -> Step:
+            # a capture moves nothing
+            before = None if parallel.capturing(x) else self._mark(several=times > 1)
+            try:
+                for turn in range(times):
+                    self._moved = False
+                    self.begins, self.lets_in = turn == 0, turn == times - 1
+                    done = step(x, y)
+                    self.finish()
+            except BaseException:
+                self.forget()
+                if before is not None:
+                    self._back_to(before)
+                raise
+            finally:
+                self._moved, self.begins, self.lets_in = None, True, True
+            self._asked_again = bool(self._asked_again)
+            return done
+
+        with devices.no_subnormals(), lone_samples_told():
+            return self._engine.run(whole, x, y)
+
+    def let_in(self, store: Store, work: Callable[[], None], *used: Tensor) -> None:
+        """Does the work, which lets a batch into the store and reads the tensors `used`, by the end
+        of the next `descend` or of the step; unless the step is to be repeated."""
+        if not self.lets_in:
+            return
+        store.close()
+        if parallel.capturing(used[0]):
+            store.open()
+            self.aside.start(work, *used, ended=store.open)
+            store.close()
+        else:
+            self._waiting.append((store, work))
+
+    def finish(self) -> None:
+        """What was to be let in is in."""
+        for store, work in self._waiting:
+            store.open()
+            work()
+        self._waiting.clear()
+        self.aside.wait()
+
+    def forget(self) -> None:
+        """A step has failed: what waits to be let in stays out."""
+        for store, _ in self._waiting:
+            store.open()
+        self._waiting.clear()
+        self.aside.forget()
+
+    def _mark(self, *, several: bool) -> Mark:
+        return Mark(
+            [rng.get_state() for rng in self._drawing],
+            [getattr(module, name).clone() for module, name in self._statistics],
+            [part.mark() for part in self.parts.values()],
+            self._hold() if several else [],
+        )
+
+    @torch.no_grad()
+    def _hold(self) -> list[Tensor]:
+        """Parameters, moments and what follows the network, having noted where they are; in tensors
+        that stay, since to make them anew takes four times as long as to fill them."""
+        moments = [one for kept in self.optimizer.state.values() for one in kept.values()]
+        followers = [one for part in self.parts.values() for one in part.followers()]
+        moving = [*self.trainable, *filter(torch.is_tensor, moments), *followers]
+        if [one.shape for one in moving] != [one.shape for one in self._held]:
+            self._held = [torch.empty_like(one) for one in moving]
+        torch._foreach_copy_(self._held, moving)
+        return moving
+
+    @torch.no_grad()
+    def _back_to(self, mark: Mark) -> None:
+        for rng, state in zip(self._drawing, mark.generators, strict=True):
+            rng.set_state(state)
+        for (module, name), value in zip(self._statistics, mark.statistics, strict=True):
+            getattr(module, name).copy_(value)
+        for part, numbers in zip(self.parts.values(), mark.parts, strict=True):
+            part.back_to(numbers)
+        if mark.moving:
+            torch._foreach_copy_(mark.moving, self._held)
+
+    def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
+        """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""
+        for parameter in self.trainable:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        if largest_gradient is not None:
+            nn.utils.clip_grad_norm_(self.trainable, largest_gradient)
+        self._update()
+
+    def descend_along(self, gradients: Sequence[Tensor]) -> None:
+        """One optimiser step along these gradients. Fused optimisers read memory in order, so a
+        gradient must lie there as its parameter does."""
+        for parameter, gradient in zip(self.trainable, gradients, strict=True):
+            alike = gradient.stride() == parameter.stride()
+            parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
+        self._update()
+
+    def _update(self) -> None:
+        try:
+            self.optimizer.step()
+        except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
+            raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
+        self._note_asking()
+        if self._moved is not None:
+            self._moved = True
+        self.model.head.restore()  # rows that are spare or frozen stay where they are
+        for part in self.parts.values():
+            part.follow()
+        self.finish()
+
+    def _note_asking(self) -> None:
+        """The network is asked, for features or for a gradient: perhaps when it has moved."""
+        if self._moved:
+            self._asked_again = True
+
+    # ---- classes
+
+    def add_rows(self, first: int, end: int, *, train: bool = True) -> None:
+        """Rows from `first` up to `end` have a class from now on; they train, or stay at birth."""
+        while end > self.model.head.capacity:
+            self._grow(2 * self.model.head.capacity)
+        born = slice(first, end)
+        self.seen[born] = True
+        self.new[born] = True
+        head = self.model.head
+        head.free[born] = train
+        for parameter in head.trainable:
+            optimisers.forget_rows(self.optimizer, parameter, born)
+        self.classes_changed()
+
+    def new_task(self) -> None:
+        """What was new is old from here on; a frozen head stays as it is now."""
+        self.new.zero_()
+        if self.settings.head == "frozen":
+            self.model.head.hold()
+        for part in self.parts.values():
+            part.new_task()
+        self.classes_changed()
+
+    def classes_changed(self) -> None:
+        torch.logical_and(self.seen, ~self.new, out=self.old)
+        for part in self.parts.values():
+            part.classes_are(self.seen, self.new)
+
+    def _grow(self, capacity: int) -> None:
+        head = self.model.head
+        before, extra = head.trainable, capacity - head.capacity
+        head.grow(capacity, self.rngs["initialisation"])
+        for old, new in zip(before, head.trainable, strict=True):
+            optimisers.replace(self.optimizer, old, new)
+        self.trainable = _trainable(self.model)
+        self._engine.reset()
+        self.seen = optimisers.pad_rows(self.seen, extra)
+        self.new = optimisers.pad_rows(self.new, extra)
+        self.old = optimisers.pad_rows(self.old, extra)
+        for part in self.parts.values():
+            part.grow(capacity)
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        return {
+            "new": self.new.cpu().clone(),
+            "shape": list(self.shape),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            "optimizer": optimisers.state_of(self.optimizer, self.trainable),
+            "parts": {name: part for name, part in parts.items() if part},
+            "generators": {
+                name: {"device": rng.device.type, "state": rng.get_state()}
+                for name, rng in self.rngs.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any], steps: int) -> None:
+        """Goes on where another trainer of these settings was, after so many steps; this one has as
+        many rows."""
+        self.new.copy_(state["new"])
+        self.classes_changed()
+        self.model.load_state_dict(state["model"])
+        self.model.head.remember()
+        optimisers.load_state(self.optimizer, self.trainable, state["optimizer"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"].get(name, {}))
+        self._load_generators(state["generators"], steps)
+
+    def _load_generators(self, saved: dict[str, Any], steps: int) -> None:
+        for name, rng in self.rngs.items():
+            entry = saved[name]
+            if entry["device"] == rng.device.type:
+                try:
+                    rng.set_state(entry["state"])
+                except RuntimeError as problem:
+                    raise CheckpointError(f"generators.{name} is none: {problem}") from None
+            else:  # another kind of device: its numbers cannot be continued, only begun anew
+                seed = generator(self.settings.seed, f"{name} after {steps}").initial_seed()
+                rng.manual_seed(seed)

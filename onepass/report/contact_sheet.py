@@ -1,0 +1,64 @@
+"""Contact sheets: images by class, on one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from onepass.base.errors import InputError
+from onepass.base.fileio import write_atomically
+from onepass.base.text import plain
+
+MOST = 40  # images of a class on its line
+LEAST_SIDE = 32  # pixels of a thumbnail; smaller images are enlarged by whole factors
+GAP = 2
+LETTER = 7  # pixels, as wide as any of the usual font
+LONGEST_NAME = 30  # letters
+
+
+def draw(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
+    """A line of images (n, c, h, w) for each name, no more than 40, as a .png file."""
+    if output.suffix != ".png":
+        raise InputError(f"a sheet is written as .png, not as {str(output)!r}")
+    shown = [(_short(plain(name)), images[:MOST]) for name, images in lines]
+    height, width = shown[0][1].shape[2:]
+    times = max(1, -(-LEAST_SIDE // max(height, width)))
+    across, down = width * times + GAP, height * times + GAP
+    margin = LETTER * max(len(name) for name, _ in shown) + 2 * GAP
+    columns = max(len(images) for _, images in shown)
+    sheet = Image.new("RGB", (margin + columns * across, len(shown) * down + GAP), "white")
+    pen = ImageDraw.Draw(sheet)
+    for line, (name, images) in enumerate(shown):
+        top = GAP + line * down
+        pen.text((GAP, top + down // 2), name, fill="black", anchor="lm")
+        for place, picture in enumerate(_pictures(images)):
+            scaled = picture.resize((width * times, height * times), Image.Resampling.NEAREST)
+            sheet.paste(scaled, (margin + place * across, top))
+    write_atomically(output, lambda file: sheet.save(file, "png"))
+
+
+def eight_bits(images: Tensor) -> Tensor:
+    """Float images as uint8: those between 0 and 1 as they are, others from their lowest value to
+    their highest."""
+    if images.dtype == torch.uint8 or not len(images):
+        return images.to(torch.uint8)
+    low, high = images.aminmax()
+    if low < 0 or high > 1:
+        images = (images - low) / (high - low)
+    return (images * 255).round().to(torch.uint8)
+
+
+def _pictures(images: Tensor) -> list[Image.Image]:
+    """In colour if there are three channels, else the first one in grey."""
+    colour = images.shape[1] == 3
+    pixels = images.permute(0, 2, 3, 1) if colour else images[:, 0]
+    return [Image.fromarray(np.ascontiguousarray(one)) for one in pixels.numpy()]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

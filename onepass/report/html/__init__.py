@@ -1,0 +1,1 @@
+"""A page about runs that needs no network: its data, and the page itself."""

@@ -1,0 +1,65 @@
+"""How to repeat a run: the command that asks for it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from onepass.base.text import plain
+from onepass.runs.spec import BESIDE, Job
+
+OPTIONS = {one.name for one in fields(Job)} - BESIDE
+
+
+def command(run: Mapping[str, Any]) -> str:
+    """From what a result or a run.json records. Where data lie, and a table's `--test`, are matters
+    of one machine and not recorded.
+
+    >>> command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2, "device": "cpu",
+    ...          "variant": "tuned lr=3e-4 every=10 prequential=True"})
+    'onepass run er --dataset digits --memory 100 --seed 2 --preset tuned --set lr=3e-4 --every 10
+    --prequential --device cpu'
+    """
+    words = ["onepass", "run", str(run["method"])]
+    words += ["--dataset", str(run.get("dataset_identity") or run["dataset"])]
+    if run.get("memory"):
+        words += ["--memory", str(run["memory"])]
+    words += ["--seed", str(run["seed"])]
+    words += _chosen(str(run.get("variant") or ""))
+    for name in ("device", "probes", "imports"):
+        found = run.get(name) or []
+        for one in [found] if isinstance(found, str) else found:
+            words += [f"--{name.removesuffix('s')}", str(one)]
+    return plain(shlex.join(words))
+
+
+def _chosen(variant: str) -> Iterator[str]:
+    """The options that a variant stands for (`Job.variant`)."""
+    for name, value in _pairs(variant):
+        option = f"--{name.replace('_', '-')}"
+        if name == "preset":
+            yield from ("--preset", value)
+        elif name == "mirror_is_same_class":
+            yield "--mirror-is-another-class"
+        elif name not in OPTIONS:
+            yield from ("--set", f"{name}={value}")
+        else:
+            yield from [option] if value == "True" else (option, value)
+
+
+def _pairs(variant: str) -> list[tuple[str, str]]:
+    """Names and values. A word without a name is a preset if it comes first, and otherwise goes on
+    with the value before it, which had a space in it."""
+    found: list[tuple[str, str]] = []
+    for word in variant.split(" ") if variant else []:
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            found.append((name, value))
+        elif found:
+            last, begun = found.pop()
+            found.append((last, f"{begun} {word}"))
+        else:
+            found.append(("preset", word))
+    return found

@@ -1,0 +1,281 @@
+"""How a job is carried out: from the data to the result, in a folder, resumable."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from reprlib import Repr
+from typing import Any
+
+from onepass.base import plugins
+from onepass.base.devices import computing
+from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeError
+from onepass.base.text import shortened
+from onepass.evaluation import probes
+from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.callbacks.audience import check_keys
+from onepass.evaluation.loop import is_scored, walk
+from onepass.evaluation.scoring import BEGINNING, Point
+from onepass.learning.checkpoint import file as checkpoints
+from onepass.learning.learner import Learner
+from onepass.runs.folder import (
+    OtherVersions,
+    RunFolder,
+    SoFar,
+    last_computed_by,
+    source_of,
+    surroundings,
+    versions,
+)
+from onepass.runs.log import logged
+from onepass.runs.recorder import CheckpointEvery, Recorder
+from onepass.runs.resources import Supplies
+from onepass.runs.result import Result, gpu_of, plain_settings
+from onepass.runs.spec import Fingerprint, Job
+from onepass.streams import Stream
+
+log = logging.getLogger("onepass")
+CALLED = {"source": "its method's file in the state"}
+SHORT = Repr()
+SHORT.maxdict, SHORT.maxstring, SHORT.maxother = 20, 200, 200
+
+
+def run(
+    job: Job,
+    out: Path,
+    *,
+    resume: bool = False,
+    anyway: bool = False,
+    checkpoint: CheckpointEvery = "auto",
+    listeners: Sequence[Listener] = (),
+    supplies: Supplies | None = None,
+) -> Result:
+    """Runs a job in its folder below `out`.
+
+    An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
+    one goes on after its last checkpoint, and a missing one starts; what an older revision of the
+    method has run stays beside it. A run of other data is refused, and so is one of other versions
+    of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between checkpoints,
+    `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
+    probes. `supplies` are what other runs of this process share with it.
+    """
+    plugins.import_named(job.imports)
+    supplies = supplies or Supplies()
+    job = _known(job, out, supplies)
+    folder = RunFolder.of(job, out)
+    if not resume:
+        folder.refuse_existing()
+    found = folder.description()
+    if found is not None:
+        compare(folder, found, job)
+    finished = folder.result()
+    if finished is not None:
+        _versions_differ(folder, job, finished.other_versions, anyway)
+        if missing := set(job.probes) - set((found or {}).get("probes", [])):
+            log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
+        return finished
+    if found is not None:
+        _compare_probes(folder, found, job)
+    observers = [*probes.made(job.probes), *listeners]
+    check_keys(observers)
+    stream, learner = supplies.take(job)
+    with _nothing_left_if_too_large(folder):
+        folder.make()
+        with folder.locked(), computing(job.threads, job.deterministic):
+            if meanwhile := folder.result():  # by another process
+                return meanwhile
+            return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
+
+
+@contextmanager
+def _nothing_left_if_too_large(folder: RunFolder) -> Iterator[None]:
+    """That there is no room for a step shows only when one is made. If it was the first, the folder
+    goes again, and so do those that had to be made for it."""
+    missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    try:
+        yield
+    except TooLargeError:
+        if folder.path in missing and not folder.points():
+            shutil.rmtree(folder.path)
+            with suppress(OSError):  # another run is in there
+                for path in missing[1:]:
+                    path.rmdir()
+        raise
+
+
+def _carry_out(
+    job: Job,
+    stream: Stream,
+    learner: Learner,
+    folder: RunFolder,
+    listeners: Sequence[Listener],
+    checkpoint: CheckpointEvery,
+    anyway: bool,
+) -> Result:
+    """From the last checkpoint, if there is one, to the result."""
+    learner, before = _restore(folder, job, learner)
+    if before is None:
+        folder.describe(_describe(job, stream, learner))
+        before = SoFar(BEGINNING)
+    elif _versions_differ(folder, job, before.other_versions, anyway):
+        now: dict[str, int | str] = {"step": before.tick.step, **_computed_by(job)}
+        before = replace(before, other_versions=[*before.other_versions, now])
+    every = job.score_every(stream)
+    recorder = Recorder(folder, listeners, before, checkpoint)
+    _check_points(folder, recorder.points, learner, stream, every, before.tick.step)
+    with logged(folder, before.tick.step):
+        audience = recorder.audience
+        audience.load_state_dict(before.states)
+        audience.started(Run(learner, stream, before.tick, job, folder.path))
+        for tick in walk(
+            learner,
+            stream,
+            every=every,
+            prequential=job.prequential,
+            start=before.tick,
+            listener=audience,
+        ):
+            recorder.save(learner, tick)
+        result = Result.of(job, stream, learner, recorder.points, folder.path)
+        began = folder.description() or {}
+        result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
+        audience.finished(result)
+        return replace(result, dropped=audience.dropped)
+
+
+# ---- what a folder holds already
+
+
+def _known(job: Job, out: Path, supplies: Supplies) -> Job:
+    """The job with the fingerprint of its data. A finished run of a dataset that has a name needs
+    its data no more: where they are gone, the result is still a result."""
+    try:
+        return supplies.known(job)
+    except DataError:
+        if job.is_own or not RunFolder.of(job, out).result_file.exists():
+            raise
+        log.warning("%s: %s is not here to be compared with", job.folder_name, job.dataset)
+        return job
+
+
+def compare(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """A folder, which is described so, must hold the run that is asked for. Where the data are not
+    known, they are not compared."""
+    if "identity" not in found:
+        raise RunError(
+            f"{folder.path} was run by an earlier version, which did not record what a run is "
+            "known by: it cannot be resumed; --out puts the new run elsewhere"
+        )
+    asked = dict(found["job"])
+    if job.fingerprint is None:
+        job = replace(job, fingerprint=Fingerprint(str(asked.get("data_sha256")), 0))
+    wanted = job.known_by
+    if asked.get("data_sha256") != wanted["data_sha256"]:
+        raise RunError(f"{folder.path} was begun on other data than {job.dataset!r} is now")
+    names = [name for name in {**wanted, **asked} if asked.get(name) != wanted.get(name)]
+    if names:
+        told = [
+            f"{name} {_shown(asked.get(name))}, not {_shown(wanted.get(name))}" for name in names
+        ]
+        raise RunError(f"{folder.path} holds a run with other settings: {', '.join(told)}")
+
+
+def _compare_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """What a probe did not see it cannot tell afterwards."""
+    began = found.get("probes", [])
+    if sorted(began) != sorted(job.probes):
+        with_these, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
+        raise RunError(f"{folder.path} was begun with other probes: {with_these}, not {now}")
+
+
+def _computed_by(job: Job) -> dict[str, str]:
+    """Versions, and the state of the file that a method of the user's own comes from."""
+    source = source_of(job.method)
+    return {**versions(), **({"source": source} if source else {})}
+
+
+def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: bool) -> bool:
+    """Whether this onepass, this torch or the user's method are others than those that the run last
+    went on with: other numbers may come of it, so it is refused, unless `anyway`. An old run may
+    not tell."""
+    last = last_computed_by(folder.description() or {}, since)
+    told = [
+        f"{CALLED.get(name, name)} {shortened(last[name])}, and this is {now}"
+        for name, now in _computed_by(job).items()
+        if last.get(name) not in (None, now)
+    ]
+    if told and not anyway:
+        raise RunError(
+            f"{folder.path} was run with {' and '.join(told)}, which may give other numbers; "
+            "--anyway resumes it all the same, --out elsewhere runs it anew"
+        )
+    return bool(told)
+
+
+def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, SoFar | None]:
+    saved = folder.load_checkpoint() if folder.description() is not None else None
+    if saved is None:
+        return learner, None
+    content, progress = saved
+    wanted = checkpoints.content(learner)
+    for name in ("method", "settings"):
+        if content.get(name) != wanted[name]:
+            raise CheckpointError(
+                f"{folder.checkpoint_file} belongs to another run: its {name} is "
+                f"{_shown(content.get(name))}, not {_shown(wanted[name])}"
+            )
+    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+
+
+def _check_points(
+    folder: RunFolder,
+    points: Sequence[Point],
+    learner: Learner,
+    stream: Stream,
+    every: int | None,
+    done: int,
+) -> None:
+    """The result is made of all points: those before a stop must all be in the checkpoint."""
+    steps = range(1, min(done, len(stream)) + 1)
+    due = [step for step in steps if is_scored(learner, stream, every, step)]
+    if done > len(stream) or [point.step for point in points] != due:
+        raise CheckpointError(f"{folder.checkpoint_file} does not hold all scores of its run")
+
+
+# ---- what is said of a run
+
+
+def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
+    return {
+        **_computed_by(job),
+        "identity": job.identity,
+        "job": job.known_by,
+        "dataset": job.dataset_identity,
+        "variant": job.variant,
+        "probes": list(job.probes),
+        "imports": list(job.imports),
+        "module": type(learner).__module__,
+        "learner": plain_settings(learner),
+        "stream": {**stream.spec, **stream.derived},
+        "steps": len(stream),
+        "class_names": list(stream.dataset.class_names),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": gpu_of(learner),
+        **surroundings(),
+    }
+
+
+def _commit(began: dict[str, Any]) -> str | None:
+    """Of the tree with which a run began."""
+    commit = began.get("commit")
+    return f"{commit}-dirty" if commit and began.get("dirty") else commit
+
+
+def _shown(value: Any) -> str:
+    """As much of a value as an error has room for."""
+    return SHORT.repr(value)

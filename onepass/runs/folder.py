@@ -1,0 +1,413 @@
+"""One run = one folder.
+
+    run.json        what was asked and where it ran: settings, stream, versions, device, commit
+    events.jsonl    one line for each point at which the learner was scored
+    <key>.jsonl     what a listener of that name had to say
+    checkpoint.pt   the learner and its progress, whole at any moment
+    result.json     metrics; there once the run has finished
+    log.txt         when it started, went on and ended, warnings, what it failed with
+
+Every file is replaced as a whole or appended to by whole lines, so a kill at any moment leaves a
+folder from which the run can go on.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import inspect
+import logging
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import numpy as np
+import torch
+
+from onepass.base import fileio
+from onepass.base.errors import CheckpointError, RunError, WriteError
+from onepass.base.settings import check
+from onepass.base.text import natural, plain
+from onepass.evaluation.callbacks import EVENTS
+from onepass.evaluation.scoring import Point, Tick
+from onepass.learning import registry
+from onepass.learning.checkpoint import file
+from onepass.runs.result import Result
+from onepass.runs.spec import Job, digest
+from onepass.version import __version__
+
+BUSY = "is being run by another process"
+DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
+OtherVersions = list[dict[str, int | str]]
+# What comes of values that are not what they have to be.
+DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+log = logging.getLogger("onepass")
+Measured = TypeVar("Measured", bound=Tick)
+TYPES = {kind: get_type_hints(kind) for kind in (Tick, Point)}
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """How far a run had come: its last tick, the lines of its .jsonl files, the states of its
+    listeners, and those that were dropped, with the reason, all by their keys; and where it went on
+    with other versions than before (see `Result.other_versions`)."""
+
+    tick: Tick
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    other_versions: OtherVersions = field(default_factory=list)
+
+
+class RunFolder:
+    """Reads and writes the files of one run, and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_file = path / "run.json"
+        self.events_file = self.lines_file(EVENTS)
+        self.checkpoint_file = path / "checkpoint.pt"
+        self.result_file = path / "result.json"
+        self.log_file = path / "log.txt"
+
+    @classmethod
+    def of(cls, job: Job, out: Path) -> RunFolder:
+        """A job's folder below `out`. If the user's own data were renamed since, it has their old
+        name, and the digest of what they hold."""
+        path = out / job.folder_name
+        if job.is_own and not path.exists():
+            start, end = job.folder_ends
+            path = next(iter(sorted(out.glob(f"{glob.escape(start)}-*{end}"))), path)
+        return cls(path)
+
+    def lines_file(self, key: str) -> Path:
+        return self.path / f"{key}.jsonl"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For one process at a time; the lock goes with the process, however it ends."""
+        path = self.path / ".lock"
+        with ExitStack() as held:
+            try:
+                held.enter_context(fileio.locked(path, wait=False))
+            except BlockingIOError:
+                raise RunError(f"{self.path} {BUSY}") from None
+            except OSError as problem:
+                raise RunError(f"{path} cannot be locked: {problem.strerror}") from None
+            yield
+
+    def is_being_run(self) -> bool:
+        """Whether another process is at it right now."""
+        lock = self.path / ".lock"
+        try:
+            with fileio.locked(lock, wait=False) if lock.is_file() else nullcontext():
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:  # whoever runs it will say what is wrong
+            return False
+
+    def set_aside(self) -> Path:
+        """Moves the folder out of the way, whole, to a name that says that it is damaged."""
+        names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
+        paths = (self.path.with_name(name) for name in names)
+        return self.path.rename(next(path for path in paths if not path.exists()))
+
+    def refuse_existing(self) -> None:
+        if self.path.exists():
+            raise RunError(f"{self.path} exists; --resume goes on with it, --out puts it elsewhere")
+
+    def make(self) -> None:
+        """Makes the folder; one that holds something else than a run is refused."""
+        make_folder(self.path)
+        foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        if foreign and not self.run_file.exists():
+            raise RunError(f"{self.path} holds something else than a run: {foreign[0]}")
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Says what the run is."""
+        fileio.write_json(self.run_file, description)
+
+    def description(self) -> dict[str, Any] | None:
+        content = _read_json(self.run_file)
+        if content is not None and not _describes_a_run(content):
+            raise RunError(f"{self.run_file} is damaged: it describes no run")
+        return content
+
+    def result(self) -> Result | None:
+        """The result as it was written, with the place where the folder is now."""
+        content = _read_json(self.result_file)
+        return None if content is None else Result.read(content, self.result_file)
+
+    def points(self) -> list[Point]:
+        """The points of events.jsonl; a last line that a kill cut short is not one of them."""
+        if not _is_there(self.events_file):
+            return []
+        try:
+            *lines, _ = self.events_file.read_text("utf-8").split("\n")
+            return [point_of(line) for line in lines]
+        except DAMAGED:
+            raise RunError(f"{self.events_file} is damaged: a line is not a point") from None
+
+    def has_all_points(self, result: Result) -> bool:
+        """Whether events.jsonl still holds every point of the finished run; those of an older
+        version, which did not count them, at least to the last."""
+        points = self.points()
+        counted = len(points) == (result.points or len(points))
+        return counted and bool(points) and points[-1].step == result.steps
+
+    def said_by(self, probe: str) -> list[dict[str, Any]] | None:
+        """What a probe has recorded, line by line; None if it did not watch. Half a line, which a
+        kill may leave behind, is no part of it; a finished run has none."""
+        path = self.lines_file(probe)
+        if not path.is_file():
+            return None
+        try:
+            *whole, last = path.read_text("utf-8").split("\n")
+            half = [last] if last and self.result_file.exists() else []
+            found = [fileio.parsed(line) for line in [*whole, *half]]
+        except (OSError, ValueError):
+            raise RunError(f"{path} is damaged: a line is not JSON") from None
+        if not all(isinstance(line, dict) for line in found):
+            raise RunError(f"{path} is damaged: a line is not an object")
+        return found
+
+    def append(self, key: str, lines: Sequence[str]) -> None:
+        fileio.append(self.lines_file(key), _as_text(lines))
+
+    def complete(self, key: str, lines: Sequence[str]) -> None:
+        """Writes a file of lines again if somebody has changed or removed it since."""
+        path = self.lines_file(key)
+        found = path.read_bytes() if path.is_file() else None
+        if found != (_as_text(lines).encode() if lines or key == EVENTS else None):
+            log.warning("%s was changed while the run went on: it is written again", path)
+            self.rewrite(key, lines)
+
+    def rewrite(self, key: str, lines: Sequence[str]) -> None:
+        """Puts a file of lines back to what it was; there is none for who has said nothing yet,
+        except for events."""
+        path = self.lines_file(key)
+        if lines or key == EVENTS:
+            fileio.write_text(path, _as_text(lines))
+        else:
+            path.unlink(missing_ok=True)
+
+    def save_checkpoint(self, payload: dict[str, Any], progress: SoFar) -> None:
+        """`payload` is the learner's; the file serves `onepass.open` as well."""
+        content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
+        file.write(self.checkpoint_file, content)
+
+    def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
+        """The content of the last whole checkpoint, and how far the run had come by then."""
+        if not _is_there(self.checkpoint_file):
+            return None
+        content = file.read(self.checkpoint_file)
+        try:
+            return content, _so_far(content)
+        except DAMAGED:
+            raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
+
+    def remove_partials(self) -> None:
+        """Removes what a kill left half-written."""
+        for partial in self.path.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+
+    def note(self, text: str) -> bool:
+        """Adds to the log, with the time, and says whether it could: a run never fails for that. A
+        folder without run.json has none: the log alone would be something else than a run."""
+        if not self.run_file.exists():
+            return False
+        first, *others = [plain(line) for line in text.rstrip().split("\n")]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            fileio.append(self.log_file, _as_text([f"{now} {first}", *others]))
+        except WriteError:
+            return False
+        return True
+
+    def finish(self, result: Result) -> None:
+        fileio.write_json(self.result_file, result.as_json())
+
+
+def point_of(line: str) -> Point:
+    """From a line of events.jsonl; one of DAMAGED if it is none."""
+    entry = fileio.parsed(line)
+    counts = {name: tuple(entry[name]) for name in ("correct", "total")}
+    confusion = tuple(map(tuple, entry.get("confusion", ())))  # an older version has none
+    point = _made(Point, {**entry, **counts, "confusion": confusion})
+    if not all(0 <= n <= total for n, total in zip(point.correct, point.total, strict=True)):
+        raise ValueError("more were correct than there were")
+    if not any(point.total):
+        raise ValueError("nothing was scored")
+    return point
+
+
+def _made(kind: type[Measured], entry: dict[str, Any]) -> Measured:
+    types = TYPES[kind]
+    for name, value in entry.items():
+        check(name, value, types[name])
+    return kind(**entry)
+
+
+def _so_far(content: dict[str, Any]) -> SoFar:
+    """How far a run had come, from a checkpoint's content; one of DAMAGED if that is not told."""
+    tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
+    parts = {name: content[name] for name in ("lines", "states", "dropped")}
+    # Checkpoints of earlier versions do not have it.
+    progress = SoFar(tick, **parts, other_versions=content.get("other_versions", []))
+    check("lines", progress.lines, dict[str, list[str]])
+    check("states", progress.states, dict[str, object])
+    check("dropped", progress.dropped, dict[str, str])
+    check("other_versions", progress.other_versions, OtherVersions)
+    if not all(map(fileio.names_a_file, progress.lines)):
+        raise ValueError("a file elsewhere")
+    for line in progress.lines[EVENTS]:
+        point_of(line)
+    if not 0 <= tick.step == content["state"]["steps"]:
+        raise ValueError("the learner and its progress do not belong together")
+    return progress
+
+
+def _as_text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file. What is there and is no file is refused, and so is a link that
+    leads nowhere: what it led to may come back."""
+    if path.is_file():
+        return True
+    if path.is_symlink() or path.exists():
+        raise RunError(f"{path} is not a file")
+    return False
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not _is_there(path):
+        return None
+    try:
+        content = fileio.parsed(path.read_text("utf-8"))
+    except ValueError:
+        raise RunError(f"{path} is damaged: it is not JSON") from None
+    if not isinstance(content, dict):
+        raise RunError(f"{path} is damaged: it is not an object")
+    return content
+
+
+def _describes_a_run(content: dict[str, Any]) -> bool:
+    """Whether a run.json holds what is asked of it, and its job is the one whose identity it has;
+    an older one may lack all but the job."""
+    try:
+        check("job", content.get("job"), dict)
+        for name in ("probes", "imports"):
+            check(name, content.get(name, []), list[str])
+        for name in ("identity", "module", "source", "commit", *versions()):
+            check(name, content.get(name), str | None)
+        return content.get("identity") in (None, digest(content["job"]))
+    except DAMAGED:
+        return False
+
+
+def finished_runs(folder: Path) -> list[RunFolder]:
+    """Every finished run at or below a folder, in natural order of their paths; none that was set
+    aside as damaged."""
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
+    return [
+        RunFolder(path.parent)
+        for path in sorted(folder.rglob("result.json"), key=lambda path: natural(str(path.parent)))
+        if DAMAGED_NAME not in path.parent.name
+    ]
+
+
+def warn_of_missing_points(results: Sequence[Result]) -> None:
+    """One line if events.jsonl of finished runs is not whole any more."""
+    without = [result.out for result in results if _lacks_points(result)]
+    if without:
+        others = f" (and {len(without) - 1} more)" if without[1:] else ""
+        log.warning("%s%s lacks points of its run", Path(without[0]) / "events.jsonl", others)
+
+
+def _lacks_points(result: Result) -> bool:
+    try:
+        return not RunFolder(Path(result.out)).has_all_points(result)
+    except RunError:
+        return True
+
+
+def versions() -> dict[str, str]:
+    """On which the bits of a run depend."""
+    return {"onepass": __version__, "torch": str(torch.__version__)}
+
+
+def last_computed_by(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
+    """What a run's description says, and, of a run that was resumed `--anyway`, what it last went
+    on with."""
+    return {**described, **(since[-1] if since else {})}
+
+
+def source_of(method: str) -> str | None:
+    """A digest of the file that a method comes from, if it is not one of ours: their versions tell.
+    None also of a method that was typed at a prompt."""
+    module = registry.get(method).learner.__module__
+    if module.startswith("onepass."):
+        return None
+    with suppress(OSError, TypeError):  # as inspect says that there is no file
+        path = inspect.getsourcefile(sys.modules[module])
+        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:12]
+    return None
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise RunError(f"cannot make the folder {path}: a file is in the way") from None
+    except OSError as problem:
+        raise RunError(f"cannot make the folder {path}: {problem.strerror}") from None
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions, machine and commit: what one needs to know to make a number again."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "processor": processor(),
+        **commit(),
+    }
+
+
+def processor() -> str:
+    """Its name, and the widest instructions that torch uses there: another kind rounds in another
+    way, and a run with the same seed ends as one with another would."""
+    name = platform.processor()
+    with suppress(OSError):  # which tells more, on Linux
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = next(iter(names), name)
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def commit() -> dict[str, Any]:
+    """The commit of the tree that runs, and whether it had changes; none once installed."""
+    tree = Path(__file__).resolve().parents[2]
+    if not (tree / ".git").exists():
+        return {"commit": None, "dirty": None}
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tree), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}

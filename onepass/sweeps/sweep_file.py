@@ -1,0 +1,287 @@
+"""A sweep file: which runs, in which order.
+
+    import = ["my.module"]  modules of yours that register what the file asks for
+
+    [defaults]              any option of `onepass run`, by its name there; of every run
+    methods = ["er", "gsa"] a list makes a grid: a run for each of its values
+    memory = [200, 500]
+    seeds = 5
+
+    [dataset.cifar100]      for the runs on one dataset
+    memory = 1000
+
+    [method.gsa]            for those of one method
+    preset = "tuned"
+    set = { lr = [3e-4, 5e-4] }
+
+    [[grid]]                in order of priority, the first first; one that holds all of the above
+    methods = ["gsa"]       if there is none
+
+What stands further down in this list of tables wins. A run that is in two grids has its place in
+the first. Inside a grid, all runs of the first seed come before those of the second. Paths of data
+are seen from the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from onepass import data
+from onepass.base import plugins, toml
+from onepass.base.errors import InputError, OnepassError, UnknownNameError
+from onepass.base.settings import LARGEST, check
+from onepass.base.text import quoted
+from onepass.data.load import is_path
+from onepass.evaluation import probes
+from onepass.learning import registry
+from onepass.learning.learner import Learner
+from onepass.runs.spec import Job
+
+MOST_SEEDS = 1000
+MOST_RUNS = 100_000
+TABLES = ("import", "defaults", "dataset", "method", "grid")
+FIELDS = (
+    *("dataset", "image_size", "test_fraction", "normalise", "memory", "seed", "stream", "tasks"),
+    *("batch", "class_order", "preset", "validation", "every", "prequential", "threads"),
+    *("deterministic", "label", "test"),
+)
+HINTS = get_type_hints(Job)
+OPTIONS: dict[str, Any] = {
+    "methods": str,
+    "seeds": int,
+    "set": dict,
+    "probe": str,
+    "engine": str,
+    "precision": str,
+    "mirror-is-another-class": bool,
+    **{name.replace("_", "-"): HINTS[name] for name in FIELDS},
+}
+LEAST = {"memory": 0, "seeds": 1, "every": 1, "threads": 1, "image-size": 1}
+MOST = {"seeds": MOST_SEEDS, "threads": 1024}
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job, and the number of its grid: a smaller one is more urgent."""
+
+    job: Job
+    priority: int
+
+
+def read(
+    path: Path,
+    *,
+    device: str = "auto",
+    data_root: str | None = None,
+    imports: Sequence[str] = (),
+) -> list[Planned]:
+    """The runs of a sweep file, in their order; the same one may still be there twice. Whatever is
+    wrong with it is one line that names the file and the key. What the file and `imports` name is
+    imported, here and by whoever runs the jobs."""
+    content = toml.read(path)
+    modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
+    plugins.import_named(modules)
+    _check(path, content)
+    grids = content.get("grid", [{}])
+    counted = 0
+    planned: list[Planned] = []
+    for number, grid in enumerate(grids):
+        where = f"[[grid]] {number + 1}" if "grid" in content else "[defaults]"
+        tables = list(_tables(path, where, content, grid))
+        counted += sum(_count(table) for table in tables)
+        if counted > MOST_RUNS:
+            raise InputError(f"{path}: {where} makes more than {MOST_RUNS} runs")
+        here = {"device": device, "data_root": data_root, "imports": modules}
+        jobs = [job for table in tables for job in _jobs(path, where, table, here)]
+        jobs.sort(key=lambda job: job.seed)
+        planned += [Planned(job, number) for job in jobs]
+    return planned
+
+
+# ---- reading and checking
+
+
+def _imports(path: Path, content: Table) -> list[str]:
+    modules = _listed(content.get("import", []))
+    for one in modules:
+        check(f"{path}: import", one, str)
+    return modules
+
+
+def _check(path: Path, content: Table) -> None:
+    for name in content:
+        if name in TABLES:
+            continue
+        if name in OPTIONS:
+            raise InputError(f"{path}: {name} belongs below [defaults] or [[grid]]")
+        raise UnknownNameError(f"key of {path}", name, TABLES)
+    _check_table(path, "[defaults]", content.get("defaults", {}))
+    for kind, own in (("dataset", "dataset"), ("method", "methods")):
+        tables = content.get(kind, {})
+        _expect(path, f"[{kind}]", tables, dict)
+        for name, table in tables.items():
+            where = f"[{kind}.{name}]"
+            if not _exists(kind, name):
+                valid = data.names() if kind == "dataset" else registry.METHODS.names()
+                raise InputError(f"{path}: {where}: {UnknownNameError(kind, name, valid)}")
+            _check_table(path, where, table, without=own)
+    grids = content.get("grid", [{}])
+    _expect(path, "[[grid]]", grids, list)
+    if not grids:
+        raise InputError(f"{path}: there is no [[grid]]")
+    for number, table in enumerate(grids, start=1):
+        _check_table(path, f"[[grid]] {number}", table)
+
+
+def _exists(kind: str, name: str) -> bool:
+    if kind == "dataset":
+        return is_path(name) or data.is_known(name)
+    return name in registry.METHODS
+
+
+def _expect(path: Path, where: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        wanted = "a table" if kind is dict else "a list of tables"
+        raise InputError(f"{path}: {where} must be {wanted}, not {quoted(value)}")
+
+
+def _check_table(path: Path, where: str, table: Table, without: str = "") -> None:
+    _expect(path, where, table, dict)
+    for name, value in table.items():
+        valid = [one for one in OPTIONS if one != without]
+        if name not in valid:
+            raise UnknownNameError(f"key of {path} {where}", name, valid)
+        told = f"{path}: {where} {name}"
+        if name == "set":
+            _check_settings(told, value)
+            continue
+        values = value if isinstance(value, list) and name != "seeds" else [value]
+        if not values:
+            raise InputError(f"{told} is an empty list")
+        for one in values:
+            check(told, one, OPTIONS[name])
+            _check_range(told, name, one)
+
+
+def _check_range(told: str, name: str, value: Any) -> None:
+    least, most = LEAST.get(name, -LARGEST), MOST.get(name, LARGEST)
+    if isinstance(value, int) and not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"{told} must be {limit}, not {value}")
+
+
+def _check_settings(told: str, settings: Any) -> None:
+    check(told, settings, dict)
+    for name, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise InputError(f"{told}.{name} is an empty list")
+        for one in values:
+            check(f"{told}.{name}", one, str | int | float | bool)
+
+
+# ---- from tables to jobs
+
+
+def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Table]:
+    """One for each method and dataset of a grid, with all that is said of the two together."""
+    defaults = content.get("defaults", {})
+    methods = grid.get("methods", defaults.get("methods"))
+    if methods is None:
+        raise InputError(f"{path}: {where} names no methods; write methods = [...]")
+    for method in _every(methods):
+        own = content.get("method", {}).get(method, {})
+        for dataset in _listed(_merged(defaults, own, grid).get("dataset", Job.dataset)):
+            theirs = content.get("dataset", {}).get(dataset, {})
+            merged = _merged(defaults, theirs, own, grid)
+            yield {**merged, "methods": method, "dataset": dataset}
+
+
+def _every(methods: Any) -> list[str]:
+    """`all` stands for every method that there is, as on the command line."""
+    names = _listed(methods)
+    return [info.key for info in registry.methods()] if "all" in names else names
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _merged(*tables: Table) -> Table:
+    """The later ones win; settings do so one by one."""
+    whole: Table = {}
+    for table in tables:
+        settings = {**whole.get("set", {}), **table.get("set", {})}
+        whole = {**whole, **table, "set": settings}
+    return whole
+
+
+def _axes(table: Table) -> dict[str, list[Any]]:
+    """Every choice with its alternatives; a setting's name has a dot before it."""
+    axes = {name: _listed(value) for name, value in table.items() if name not in ("set", "probe")}
+    if "seeds" in axes:
+        (count,) = axes.pop("seeds")
+        axes["seed"] = [seed + n for seed in axes.get("seed", [Job.seed]) for n in range(count)]
+    return axes | {f".{name}": _listed(value) for name, value in table["set"].items()}
+
+
+def _count(table: Table) -> int:
+    return math.prod(len(values) for values in _axes(table).values())
+
+
+def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
+    axes = _axes(table)
+    for values in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        try:
+            job = _job(path, chosen, tuple(_listed(table.get("probe", []))), here)
+            _check_names(job)
+        except OnepassError as problem:
+            told = f"{chosen['methods']} on {chosen['dataset']}"
+            raise InputError(f"{path}: {where}: {told}: {problem}") from None
+        yield job
+
+
+def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Job:
+    settings = {
+        name[1:]: toml.as_text(one, name[1:])
+        for name, one in chosen.items()
+        if name.startswith(".")
+    }
+    plugins.expect_named(settings.get("net"), str(path))
+    for name in ("engine", "precision"):
+        if name in chosen and name in settings:
+            raise InputError(f"give {name} or set.{name}, not both")
+        if chosen.get(name, getattr(Learner, name)) != getattr(Learner, name):
+            settings[name] = chosen[name]
+    options = {name: chosen[key] for name in FIELDS if (key := name.replace("_", "-")) in chosen}
+    if is_path(options["dataset"]) and not Path(options["dataset"]).is_absolute():
+        options["dataset"] = f"{path.parent}/{options['dataset']}"
+    if "test" in options and not Path(options["test"]).is_absolute():
+        options["test"] = f"{path.parent}/{options['test']}"
+    if chosen.get("mirror-is-another-class"):
+        options["mirror_is_same_class"] = False
+    return Job(method=chosen["methods"], settings=settings, probes=watched, **options, **here)
+
+
+def _check_names(job: Job) -> None:
+    """What can be refused without data."""
+    if not job.is_own and not data.is_known(job.dataset):
+        raise UnknownNameError("dataset", job.dataset, data.names())
+    job.chosen_settings()
+    job.asked_of_stream()
+    probes.check(job.probes)
+
+
+def without_repeats(planned: Sequence[Planned]) -> list[Planned]:
+    """Each run once, where it first comes; the user's own data must be known."""
+    first: dict[str, Planned] = {}
+    for one in planned:
+        first.setdefault(one.job.folder_name, one)
+    return list(first.values())

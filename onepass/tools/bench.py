@@ -1,0 +1,225 @@
+"""How fast a method's step is on this machine, beside the bare step of the same forwards.
+
+The bare step is what cannot be avoided: the forwards of the method's step, one after another, each
+with as many images, in the same mode and precision; the cross-entropy of those that have a
+gradient, one backward for all of them and one step of the optimiser; on fixed inputs, with the same
+network and engine. Whether the method could do with fewer or larger forwards is its paper's affair.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onepass.base import devices
+from onepass.base.errors import InputError
+from onepass.base.parts import Step
+from onepass.learning import execution, registry
+from onepass.learning.learner import Learner
+from onepass.memory import Store
+from onepass.nets import optimisers
+from onepass.tools.forward_counter import Pass, watched
+
+WARM_UP = 20
+BLOCKS = 5
+FILLING = 500
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed: a method on random data of a shape, when all classes are known (half of them
+    from an earlier task) and the memory is full."""
+
+    method: str
+    memory: int = 1000
+    classes: int = 100
+    shape: tuple[int, ...] = (3, 32, 32)
+    batch: int = 10
+    settings: dict[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    steps: int = 200
+
+    def learner(self) -> Learner:
+        method = registry.get(self.method).learner
+        for name in ("seed", "device", "memory"):
+            if name in self.settings:
+                raise InputError(f"{name} cannot be set here: it is part of what is timed")
+        chosen = method.read_settings(self.settings)
+        if "memory" in method.setting_names():
+            chosen["memory"] = self.memory
+        return method.configured(device=self.device, seed=0, **chosen)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What came out. The peak is of this process, None where the system does not tell; on a GPU, of
+    what it allocated there."""
+
+    steps_per_second: float
+    images_per_second: float
+    trained_images: int
+    scored_images: int
+    bare_steps_per_second: float
+    fraction_of_bare: float
+    peak_megabytes: float | None
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The case and its speed, from alternating blocks of steps and of bare steps: the fastest of
+    each, since whatever disturbs a block makes it slower."""
+    learner = case.learner()
+    sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
+    sample = {"values in a sample": math.prod(case.shape)}
+    with devices.room_for({**sizes, **sample}), devices.current(case.device):
+        return _measured(case, learner)
+
+
+def _measured(case: Case, learner: Learner) -> dict[str, Any]:
+    batches = Batches(case)
+    learner.prepare(case.shape, batches.x.dtype)
+    if devices.kind(case.device) == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    batches.introduce(learner)
+    for _ in range(WARM_UP):
+        batches.learn(learner)
+    peak = _peak(case.device)
+    bare = _bare_step(learner, case, _passes(case))
+    for _ in range(WARM_UP):
+        bare()
+    count = max(1, case.steps // BLOCKS)
+    pairs = [
+        (
+            _time(lambda: batches.learn(learner), count, case.device),
+            _time(bare, count, case.device),
+        )
+        for _ in range(BLOCKS)
+    ]
+    rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
+    images = learner.images(case.batch)
+    speed = Speed(
+        steps_per_second=rate,
+        images_per_second=rate * (images.trained + images.scored),
+        trained_images=images.trained,
+        scored_images=images.scored,
+        bare_steps_per_second=bare_rate,
+        fraction_of_bare=rate / bare_rate,
+        peak_megabytes=None if peak is None else peak / 2**20,
+    )
+    return {**asdict(case), **asdict(speed)}
+
+
+class Batches:
+    """Random samples, round and round."""
+
+    def __init__(self, case: Case) -> None:
+        rng = torch.Generator().manual_seed(0)
+        self.case, self.next = case, 0
+        count = case.batch * max(200, -(-FILLING // case.batch))
+        x = torch.randint(256, (count, *case.shape), generator=rng, dtype=torch.uint8)
+        self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
+        self.y = torch.randint(case.classes, (count,), generator=rng)
+
+    def learn(self, learner: Learner) -> Step:
+        chosen = slice(self.next, self.next + self.case.batch)
+        self.next = (self.next + self.case.batch) % len(self.y)
+        return learner.learn(self.x[chosen], self.y[chosen])
+
+    def introduce(self, learner: Learner) -> None:
+        """Every class once, the second half after a boundary; then the memory is filled."""
+        x, half = self.x[: self.case.batch], -(-self.case.classes // 2)
+        for first, past in ((0, half), (half, self.case.classes)):
+            learner.new_task()
+            for y in torch.split(torch.arange(first, past), self.case.batch):
+                learner.learn(x[: len(y)], y)
+        for store in learner.stores.values():
+            for _ in range(0, store.capacity, FILLING):
+                store.add(self.x[:FILLING], self.y[:FILLING].to(learner.where), **_blank(store))
+
+
+def _blank(store: Store) -> dict[str, Tensor]:
+    return {
+        name: values[:1].expand(FILLING, *values.shape[1:]) for name, values in store.fields.items()
+    }
+
+
+def _passes(case: Case) -> list[Pass]:
+    """What goes through the network in a step when all classes are known, by watching one."""
+    case = replace(case, settings={**case.settings, "engine": "eager"})
+    learner, batches = case.learner(), Batches(case)
+    batches.introduce(learner)
+    with watched(type(learner.model.body)) as passes:
+        batches.learn(learner)
+    return passes
+
+
+def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[], Step]:
+    if not any(one.graded for one in passes):
+        raise InputError(
+            f"{case.method!r} trains no network in its steps: there is nothing to time"
+        )
+    model, evaluator, where = learner.model, learner.evaluator, learner.where
+    optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
+    rng = torch.Generator(where).manual_seed(0)
+    most = max(one.images for one in passes)
+    inputs = torch.rand(most, *case.shape, generator=rng, device=where)
+    rows = torch.zeros(most, dtype=torch.int64, device=where)
+
+    def forward(one: Pass, x: Tensor) -> Tensor:
+        if one.in_fp32 and model.precision != "fp32":
+            return (model if one.training else evaluator)(x, in_fp32=True)  # type: ignore[no-any-return]
+        return model.train_forward(x) if one.training else evaluator(x)
+
+    def step(x: Tensor, y: Tensor) -> Step:
+        losses = []
+        for one in passes:
+            with torch.set_grad_enabled(one.graded):
+                logits = forward(one, x[: one.images])
+            if one.graded:
+                losses.append(F.cross_entropy(logits, y[: one.images]))
+        loss = torch.stack(losses).sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return Step(loss.detach(), {}, ())
+
+    runner = execution.make(learner.engine, learner.capturable, where, ())
+    return lambda: runner.run(step, inputs, rows)
+
+
+def _time(call: Callable[[], Any], count: int, device: str) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    if device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _peak(device: str) -> float | None:
+    if devices.kind(device) == "cuda":
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,79 @@
+"""Stopping a trial that is not worth going on, by the scores that it has so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar
+
+from onepass.base.errors import InputError, OnepassError, TrainingError
+from onepass.evaluation.callbacks import Audience, Listener, Run
+from onepass.evaluation.scoring import Point
+from onepass.executors import How
+from onepass.runs.resources import Supplies
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
+from onepass.tuning.study import Study
+
+SPARED = 0.25  # of a run, before it may be stopped
+
+
+class StoppedEarlyError(OnepassError):
+    """A trial that is worse than most."""
+
+
+@dataclass(frozen=True)
+class HowTried(How):
+    """Each job is the run of a trial. That of the first seed reports its scores as they come, and
+    is stopped if it is hopeless; the others run only if it was not."""
+
+    study: Path = Path()
+    searched: tuple[str, ...] = ()
+    first_seed: int = 0
+
+    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+        own = {name: job.settings[name] for name in self.searched}
+        study = _study(self.study)
+        number = study.first_with(own)
+        reporter = [Reporter(study, number)] if job.seed == self.first_seed else []
+        try:
+            return super().run(job, Audience([listener, *reporter]), supplies)
+        except (InputError, TrainingError) as problem:  # the fault of these settings
+            study.give_up(number, str(problem))
+            raise
+
+
+class Reporter(Listener):
+    """Reports the any-time accuracy so far: the mean of all scores up to each point. (A score alone
+    says little: the first ones, of few classes, are the highest.)"""
+
+    key: ClassVar[str] = "reporter"
+    essential: ClassVar[bool] = True
+
+    def __init__(self, study: Study, trial: int) -> None:
+        self.study, self.trial = study, trial
+        self.scores: list[float] = []
+
+    def started(self, run: Run) -> None:
+        self.spared = SPARED * len(run.stream or ())
+
+    def scored(self, point: Point) -> None:
+        self.scores.append(point.accuracy)
+        promising = self.study.report(self.trial, point.step, mean(self.scores))
+        if not promising and point.step > self.spared:
+            self.study.give_up(self.trial)
+            raise StoppedEarlyError(f"stopped after {point.step} steps: most others were better")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": list(self.scores)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores = list(state["scores"])
+
+
+@cache
+def _study(file: Path) -> Study:
+    """One connection for all the trials that a process runs."""
+    return Study(file)

@@ -1,0 +1,122 @@
+"""A search in its folder: it can stop at any moment, and goes on where it was."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onepass.base import fileio, toml
+from onepass.base.errors import RunError
+from onepass.base.text import plain
+from onepass.evaluation.callbacks import Progress
+from onepass.executors import Executor
+from onepass.runs.resources import Supplies
+from onepass.tuning.pruning import HowTried
+from onepass.tuning.spec import Asked
+from onepass.tuning.study import Study
+from onepass.tuning.trial_queue import Trials
+
+Watch = Callable[[int, int, Progress], None]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a search is: how many trials have ended, how many of them were stopped early, what
+    was wrong with those that could not be run; and the best: its number, value and settings. `run`
+    is the trial and seed of the run that has just ended."""
+
+    run: tuple[int, int] | None
+    ended: int
+    stopped: int
+    problems: list[str]
+    best: int | None = None
+    value: float = 0.0
+    settings: dict[str, str] | None = None
+
+
+class Search:
+    """`study.db` holds the trials, `runs/` their runs, `best.toml` the best settings so far."""
+
+    def __init__(self, asked: Asked, folder: Path) -> None:
+        self.asked, self.folder = asked, folder
+        self.file = folder / "study.db"
+        self.best_file = folder / "best.toml"
+
+    def go_on(
+        self, executor: Executor, trials: int, watch: Watch = lambda trial, seed, progress: None
+    ) -> Iterator[Standing]:
+        """To so many trials in all; how it stands, at first and whenever a run has ended. `watch`
+        is told how far the run of a trial and seed is."""
+        supplies = Supplies()
+        self.asked = replace(self.asked, job=supplies.known(self.asked.job))
+        self.asked.check(supplies)
+        with self._held():
+            study = Study(self.file)
+            study.compare(self.asked.described(), self.folder)
+            executor.check(self.asked.job)
+            queue = Trials(self.asked, study, trials)
+            yield self._standing(study, None)
+            if queue.any_left():
+                how = HowTried(
+                    self.folder / "runs",
+                    resume=True,
+                    study=self.file,
+                    searched=tuple(self.asked.space.settings),
+                    first_seed=self.asked.job.seed,
+                )
+
+                def tell(index: int, progress: Progress) -> None:
+                    watch(queue.trial_of[index].number, queue.jobs[index].seed, progress)
+
+                with closing(executor.outcomes(queue.jobs, queue, how, tell)) as outcomes:
+                    for index, outcome in outcomes:
+                        queue.end(index, outcome)
+                        run = queue.trial_of[index].number, queue.jobs[index].seed
+                        yield self._standing(study, run)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """For one process at a time."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise RunError(f"cannot make the folder {self.folder}: {problem.strerror}") from None
+        with ExitStack() as held:
+            try:
+                held.enter_context(fileio.locked(self.folder / ".lock", wait=False))
+            except BlockingIOError:
+                raise RunError(f"{self.folder} is being searched by another process") from None
+            yield
+
+    def _standing(self, study: Study, run: tuple[int, int] | None) -> Standing:
+        """The best settings so far are written whenever they are others."""
+        ended = [one for one in study.trials() if one.state.is_finished()]
+        whole = [one for one in ended if one.state == study.states.COMPLETE]
+        problems = [one.user_attrs["problem"] for one in ended if "problem" in one.user_attrs]
+        stopped = len(ended) - len(whole) - len(problems)
+        if not whole:
+            return Standing(run, len(ended), stopped, problems)
+        best = max(whole, key=lambda one: (one.value, -one.number))
+        settings = {**self.asked.job.settings, **best.user_attrs["settings"]}
+        standing = Standing(run, len(ended), stopped, problems, best.number, best.value, settings)
+        text = self._toml(standing).encode()
+        if not self.best_file.is_file() or self.best_file.read_bytes() != text:
+            fileio.write_atomically(self.best_file, lambda file: file.write(text))
+        return standing
+
+    def _toml(self, standing: Standing) -> str:
+        job, objective = self.asked.job, self.asked.objective
+        words = ["onepass", "run", job.method, "--dataset", job.dataset, "--memory", job.memory]
+        command = shlex.join(map(str, [*words, "--preset", job.preset, "--settings", "FILE"]))
+        said = {
+            "mean": "mean of final and any-time accuracy",
+            "accuracy": "final accuracy",
+            "anytime": "any-time accuracy",
+        }[objective]
+        return (
+            f"# {said} on held-out data: {standing.value:.2f} (trial {standing.best})\n"
+            f"# {plain(command)}\n{toml.written(standing.settings or {})}"
+        )

@@ -1,0 +1,148 @@
+"""What is searched: for each setting a range, or a list of choices.
+
+[space]
+lr = {low = 1e-4, high = 1e-2, log = true}
+replay = [32, 64, 128]
+mix = {low = 32, high = 128, step = 32}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.settings import check
+from onepass.base.text import quoted
+from onepass.base.toml import as_text
+from onepass.learning.learner import Learner
+
+KEYS = {"low": float, "high": float, "log": bool, "step": float}
+BESIDE = ("seed", "device", "memory")  # which the job passes on
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`: whole ones, or any; evenly spread, or their logarithms; in
+    steps, if one is given."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    whole: bool = False
+
+    @property
+    def ends(self) -> list[str]:
+        return [repr(self.low), repr(self.high)]
+
+    def distribution(self) -> Any:
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.whole:
+            step = 1 if self.step is None else int(self.step)
+            return IntDistribution(int(self.low), int(self.high), log=self.log, step=step)
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
+    def text(self, value: Any) -> str:
+        return repr(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values, as texts."""
+
+    ends: list[str]
+
+    def distribution(self) -> Any:
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.ends)
+
+    def text(self, value: Any) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings that a trial chooses, by their names."""
+
+    settings: dict[str, Range | Choice]
+    asked: dict[str, Any]  # as it stands in the file
+
+    @classmethod
+    def read(cls, table: Any, learner: type[Learner], where: str) -> Space:
+        """From the table of a file; names and types are those of the method's constructor."""
+        if not isinstance(table, dict) or not table:
+            raise InputError(f"{where} must have a table [space] of settings to search")
+        hints = get_type_hints(learner)
+        settings = {}
+        for name, said in table.items():
+            if name in BESIDE:
+                raise InputError(f"{where}: {name} is given beside the space, not in it")
+            learner.check_name(name)
+            settings[name] = _read(f"{where}: {name}", said, hints[name])
+            for text in settings[name].ends:
+                learner.read_settings({name: text})
+        return cls(settings, table)
+
+    def distributions(self) -> dict[str, Any]:
+        return {name: one.distribution() for name, one in self.settings.items()}
+
+    def texts(self, chosen: dict[str, Any]) -> dict[str, str]:
+        """What Optuna has chosen, as `--set` takes it."""
+        return {name: one.text(chosen[name]) for name, one in self.settings.items()}
+
+    def ends(self) -> Iterator[dict[str, str]]:
+        """Each end of a range and each choice, one setting at a time: what can be tried of the
+        space before anything is run."""
+        for name, one in self.settings.items():
+            for text in one.ends:
+                yield {name: text}
+
+
+def _read(name: str, said: Any, hint: Any) -> Range | Choice:
+    if isinstance(said, list):
+        texts = [as_text(value, name) for value in said]
+        if len(set(texts)) != len(texts) or not texts:
+            raise InputError(f"{name} must be a list of different choices, not {quoted(said)}")
+        return Choice(texts)
+    if not isinstance(said, dict):
+        raise InputError(f"{name} must be {{low, high}} or a list of choices, not {quoted(said)}")
+    for key, value in said.items():
+        if key not in KEYS:
+            raise UnknownNameError(f"key of {name}", key, KEYS)
+        check(f"{name}.{key}", value, KEYS[key])
+    if not {"low", "high"} <= said.keys():
+        raise InputError(f"{name} must have low and high")
+    return _range(name, said, hint)
+
+
+def _range(name: str, said: dict[str, Any], hint: Any) -> Range:
+    whole = not _takes_fractions(hint)
+    for key in ("low", "high", "step"):
+        if whole and isinstance(said.get(key), float):
+            raise InputError(f"{name}.{key} must be a whole number, not {said[key]!r}")
+    made = Range(**said, whole=whole)
+    if not made.low < made.high:
+        raise InputError(f"{name}: low must be below high, not {made.low!r} and {made.high!r}")
+    if made.log and (made.low <= 0 or made.step is not None):
+        raise InputError(f"{name}: log needs a low above 0 and takes no step")
+    if made.step is not None and (made.step <= 0 or _rest(made) > 1e-9):
+        raise InputError(f"{name}: from low to high there must be a whole number of steps")
+    return made
+
+
+def _takes_fractions(hint: Any) -> bool:
+    try:
+        check("", 0.5, hint)
+    except InputError:
+        return False
+    return True
+
+
+def _rest(made: Range) -> float:
+    """How far the nearest whole number of steps is from the end."""
+    steps = (made.high - made.low) / (made.step or 1)
+    return abs(steps - round(steps))

@@ -1,0 +1,83 @@
+"""What is searched, and by what a trial is judged."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from onepass.base.errors import InputError
+from onepass.evaluation.metrics import FEWEST_POINTS
+from onepass.runs.resources import Supplies
+from onepass.runs.result import Result
+from onepass.runs.spec import OWN, Job
+from onepass.tuning.space import Space
+
+OBJECTIVES = ("mean", "accuracy", "anytime")
+BESIDE = (
+    *("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint"),
+    *("label", "test"),
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`job` is what every run is like, apart from what the `space` chooses and from its seed: there
+    are `seeds` of them in each trial, and a trial's value is their mean `objective`: the final
+    accuracy, the any-time accuracy, or the mean of both, on held-out training data. `seed` is the
+    sampler's."""
+
+    job: Job
+    space: Space
+    objective: str = "mean"
+    seeds: int = 1
+    seed: int = 0
+
+    def check(self, supplies: Supplies) -> None:
+        """Refuses what can be refused before anything is run."""
+        job = self.job
+        if not 0 < job.validation < 1:
+            raise InputError(
+                "a search is scored on held-out training data, never on the test set: --validation "
+                f"must be above 0 and below 1, not {job.validation}"
+            )
+        if both := job.settings.keys() & self.space.settings.keys():
+            raise InputError(f"{min(both)!r} is searched, and cannot be set too")
+        stream, learner = job.make(supplies.dataset(job))
+        every = job.score_every(stream)
+        if self.objective != "accuracy" and (every is None or len(stream) // every < FEWEST_POINTS):
+            raise InputError(
+                f"{job.method!r} is scored too seldom for any-time accuracy: --objective accuracy "
+                "does without, and --every scores more often"
+            )
+        for chosen in self.space.ends():
+            tried = replace(job, settings={**job.settings, **chosen})
+            type(learner).configured(**tried.arguments(stream))
+
+    def described(self) -> dict[str, Any]:
+        """What makes two searches the same: what is asked, and not where something lies."""
+        job = {name: one for name, one in asdict(self.job).items() if name not in BESIDE}
+        return {
+            "method": self.job.method,
+            "revision": self.job.revision,
+            "space": self.space.asked,
+            "set": self.job.settings,
+            **job,
+            "device": self.job.device_kind,
+            "dataset": OWN if self.job.is_own else self.job.dataset,
+            "data_sha256": self.job.data_sha256,
+            "objective": self.objective,
+            "seeds": self.seeds,
+            "seed": self.seed,
+        }
+
+    def run_of(self, settings: dict[str, str], number: int) -> Job:
+        """The job of a trial's n-th seed."""
+        chosen = {**self.job.settings, **settings}
+        return replace(self.job, settings=chosen, seed=self.job.seed + number)
+
+    def value(self, result: Result) -> float:
+        """Of one run."""
+        anytime = result.anytime_accuracy
+        if self.objective == "accuracy" or anytime is None:
+            return result.accuracy
+        return anytime if self.objective == "anytime" else (result.accuracy + anytime) / 2

@@ -1,0 +1,79 @@
+"""Which run of which trial comes next, and what its end means for the trial."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from onepass.base.errors import OnepassError
+from onepass.executors.queue import Fits
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
+from onepass.tuning.spec import Asked
+from onepass.tuning.study import Ending, Study, Trial
+
+
+class Trials:
+    """A queue that asks for new trials as there is room for them, up to so many in all.
+
+    Of each trial the run of the first seed comes first, and may be stopped early; the others come
+    once it has ended. A trial with the settings of an earlier one is not run: it ends as that does.
+    """
+
+    def __init__(self, asked: Asked, study: Study, total: int) -> None:
+        self.asked, self.study, self.total = asked, study, total
+        self.jobs: list[Job] = []
+        self.trial_of: list[Trial] = []
+        self.waiting: list[int] = []
+        self.twins: dict[int, list[Trial]] = {}
+        for trial in study.unfinished():
+            self._begin(trial)
+
+    def any_left(self) -> bool:
+        while not self.waiting and len(self.study.trials()) < self.total:
+            self._begin(self.study.ask(self.asked.space, self.asked.seed))
+        return bool(self.waiting)
+
+    def take(self, fits: Fits) -> int | None:
+        if self.any_left() and fits(self.jobs[self.waiting[0]]):
+            return self.waiting.pop(0)
+        return None
+
+    def put_back(self, index: int) -> None:
+        self.waiting.insert(0, index)
+
+    def end(self, index: int, outcome: Result | Exception) -> None:
+        """What cannot be the fault of a trial's settings is raised; the trial is run again when the
+        search goes on."""
+        job, trial = self.jobs[index], self.trial_of[index]
+        if trial.ended:  # another of its runs has failed meanwhile
+            return
+        if not isinstance(outcome, Result):
+            given_up = self.study.ending(trial.number)
+            if given_up is None and isinstance(outcome, OnepassError | OSError):
+                raise outcome
+            self._tell(trial, given_up or Ending(problem=str(outcome)))
+            return
+        trial.scores[job.seed] = self.asked.value(outcome)
+        if job.seed == self.asked.job.seed:
+            for number in range(1, self.asked.seeds):
+                self._add(trial, number)
+        if len(trial.scores) == self.asked.seeds:
+            self._tell(trial, Ending(mean(trial.scores[seed] for seed in sorted(trial.scores))))
+
+    def _begin(self, trial: Trial) -> None:
+        first = self.study.first_with(trial.settings)
+        if first == trial.number:
+            self._add(trial, 0)
+        elif ending := self.study.ending(first):
+            self.study.tell(trial, ending)
+        else:
+            self.twins.setdefault(first, []).append(trial)
+
+    def _add(self, trial: Trial, number: int) -> None:
+        self.waiting.append(len(self.jobs))
+        self.jobs.append(self.asked.run_of(trial.settings, number))
+        self.trial_of.append(trial)
+
+    def _tell(self, trial: Trial, ending: Ending) -> None:
+        for one in (trial, *self.twins.pop(trial.number, ())):
+            self.study.tell(one, ending)

@@ -1,0 +1,81 @@
+"""Draws docs/cifar100.png from the committed lines: every method on CIFAR100, M=1000, in the common
+setting, in that of its authors, tuned and at its best, beside the published accuracy.
+
+python scripts/cifar100_picture.py
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from onepass.gsa_paper.published import published_accuracies
+from onepass.runs import lines
+
+RESULTS = Path(__file__).parents[1] / "results" / "lines"
+FILES = ("ablations", "table1", "cifar100", "baselines", "baselines-2", "best")
+PRESETS = {
+    "official": "its authors' settings",
+    "tuned": "tuned on held-out data",
+    "best": "tuned, and taught by its average",
+}
+COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
+ASIDE = ("precision=", "every=")  # words of a variant that say nothing of the method
+
+
+def found() -> dict[str, dict[str, list[float]]]:
+    """Accuracies by method and preset; of two files with the same method and preset the first, and
+    there of the latest revision."""
+    by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for name in FILES:
+        here: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for place, text in lines.texts(RESULTS / f"{name}.jsonl"):
+            line = lines.content(text, place)
+            told = line["variant"].split()
+            ours = line["dataset"] == "cifar100" and line["memory"] == 1000
+            if ours and all(word in PRESETS or word.startswith(ASIDE) for word in told):
+                preset = next((one for one in PRESETS if one in told), "common")
+                here[line["method"], preset][line.get("revision", 0)].append(line["accuracy"])
+        for (method, preset), revisions in here.items():
+            by_method[method].setdefault(preset, revisions[max(revisions)])
+    return by_method
+
+
+def published(method: str) -> float | None:
+    text = published_accuracies().get((method, "cifar100", 1000))
+    return float(text.split()[0]) if text else None
+
+
+def main() -> None:
+    by_method = found()
+    best = {method: max(map(mean, ways.values())) for method, ways in by_method.items()}
+    methods = sorted(by_method, key=best.__getitem__)
+    figure, axes = plt.subplots(figsize=(7, 0.26 * len(methods) + 1.2), layout="constrained")
+    for place, method in enumerate(methods):
+        ways = by_method[method]
+        for preset, accuracies in sorted(ways.items(), key=lambda way: -mean(way[1])):
+            axes.barh(place, mean(accuracies), height=0.7, color=COLOURS[preset])
+            axes.plot(accuracies, [place] * len(accuracies), ".", color="black", markersize=3)
+        figure_of_paper = published(method)
+        if figure_of_paper is not None:
+            axes.plot(figure_of_paper, place, "D", color="white", markeredgecolor="black")
+    for preset, colour in COLOURS.items():
+        axes.barh(0, 0, color=colour, label=PRESETS.get(preset, "one setting for all"))
+    axes.plot([], [], "D", color="white", markeredgecolor="black", label="published")
+    axes.plot([], [], ".", color="black", markersize=3, label="one run each")
+    axes.set_yticks(range(len(methods)), methods)
+    axes.set_xlabel("accuracy over all 100 classes after one pass, %")
+    axes.set_title("CIFAR100 in ten tasks, 1000 images kept", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    figure.savefig(Path(__file__).parents[1] / "docs" / "cifar100.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

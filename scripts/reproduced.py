@@ -1,0 +1,55 @@
+"""How far the paper's Table 1 is reproduced on a dataset, from the lines in results/.
+
+    python scripts/reproduced.py mnist
+
+For each size of memory: which methods are within three points of the published figure, which are
+above it, which below, and which were not run; how many points ours are above, over how many seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from onepass.gsa_paper.tables import tidy
+from onepass.report.rows import read
+from onepass.report.table import Table, markdown
+
+RESULTS = Path(__file__).parents[1] / "results" / "lines"
+CLOSE = 3.0  # points
+Gap = tuple[float, str]  # how many points ours is above, and what to write of it
+
+
+def verdict(gap: float) -> str:
+    if abs(gap) <= CLOSE:
+        return f"within {CLOSE:g}: reproduced"
+    return "ours is higher" if gap > 0 else "ours is lower"
+
+
+def table(dataset: str) -> Table:
+    long = tidy("table1", read(RESULTS), datasets=[dataset])
+    cells = [dict(zip(long.header, row, strict=True)) for row in long.body]
+    figures = [cell for cell in cells if cell["published"] and not cell["variant"]]
+    memories = list(dict.fromkeys(cell["memory"] for cell in figures))
+    found: dict[str, dict[str, list[Gap]]] = {
+        name: {memory: [] for memory in memories} for name in map(verdict, (0, 99, -99))
+    }
+    missing: dict[str, list[str]] = {memory: [] for memory in memories}
+    for cell in figures:
+        if not cell["accuracy"]:
+            missing[cell["memory"]].append(cell["method"])
+            continue
+        gap = round(float(cell["accuracy"]) - float(cell["published"]), 1) + 0.0
+        text = f"{cell['method']} {gap:+.1f} ({cell['n']})"
+        found[verdict(gap)][cell["memory"]].append((gap, text))
+    rows = [
+        [name, *(", ".join(text for _, text in sorted(gaps)) or "-" for gaps in by.values())]
+        for name, by in found.items()
+    ]
+    if any(missing.values()):
+        rows.append(["not run", *(", ".join(names) or "-" for names in missing.values())])
+    return Table(["", *(f"M={memory}" for memory in memories)], rows)
+
+
+if __name__ == "__main__":
+    print(markdown(table(*sys.argv[1:])), end="")

@@ -1,0 +1,54 @@
+"""Where to compute: names of devices, and what is asked of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from command import refused
+
+from onepass import InputError
+from onepass.base import devices
+from onepass.cli.run import thread_count
+
+
+def test_apples_gpu_is_taken_where_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="'mps' is not there"):
+        devices.resolve("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices.resolve("mps") == torch.device("mps")
+    assert devices.finest(devices.resolve("mps")) == torch.float32  # it has no doubles
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:x", "mps:1", "cpu:0", ""])
+def test_what_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="device must be auto, cpu, mps, cuda or cuda:N"):
+        devices.resolve(name)
+
+
+def flushed() -> bool:
+    return float(torch.tensor(1e-39) * 1) == 0
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_there_are_no_subnormals_inside_and_outside_it_is_as_it_was(before: bool) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(before)
+    try:
+        with pytest.raises(ZeroDivisionError), devices.no_subnormals():
+            assert flushed()
+            1 / 0  # noqa: B018
+        assert flushed() == before
+        torch.set_num_threads(2)
+        with devices.no_subnormals():  # one of the threads only would make bits a matter of luck
+            assert flushed() == before
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
+def test_threads_are_a_number_or_all_cores() -> None:
+    assert thread_count("auto") == devices.cores() >= 1
+    assert thread_count("3") == 3
+    for text in ("0", "1025", "many", "-1"):
+        assert "--threads takes a number of CPU threads" in refused("run", "er", "--threads", text)

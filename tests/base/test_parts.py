@@ -1,0 +1,92 @@
+"""Samples, outputs, steps and images: what is joined, cut, reported and added up."""
+
+import pytest
+import torch
+from memories import samples
+
+from onepass.base.parts import Images, Output, Samples, Step
+
+
+def test_samples_are_joined_and_cut_again():
+    one, other = samples([0, 1], [5, 6]), samples([2, 3, 4])._replace(weight=torch.zeros(3))
+    both = one.then(other)
+    assert both.x.tolist() == [5, 6, 2, 3, 4]
+    assert both.y.tolist() == [0, 1, 2, 3, 4]
+    assert both.weight.tolist() == [1, 1, 0, 0, 0]
+    for got, expected in zip(both.cut(2, 3), (one, other), strict=True):
+        assert isinstance(got, Samples)
+        for part, same in zip(got, expected, strict=True):
+            assert torch.equal(part, same)
+
+
+@pytest.mark.parametrize("sizes", [(5,), (1, 4), (2, 0, 3), (1, 1, 1, 1, 1)])
+def test_pieces_are_consecutive_and_of_the_sizes_asked_for(sizes):
+    pieces = samples([0, 1, 2, 3, 4]).cut(*sizes)
+    assert tuple(len(piece.y) for piece in pieces) == sizes
+    assert [label for piece in pieces for label in piece.y.tolist()] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 4)])
+def test_pieces_that_do_not_add_up_to_the_samples_are_an_error(sizes):
+    with pytest.raises(RuntimeError):
+        samples([0, 1, 2, 3, 4]).cut(*sizes)
+
+
+def test_nothing_behind_samples_leaves_them_as_they_are():
+    one, nothing = samples([0, 1], [5, 6]), samples([])
+    assert one.then(nothing) is one
+
+
+# ---- outputs and steps
+
+
+def an_output():
+    logits = torch.arange(6.0).view(2, 3).requires_grad_()
+    return Output(2 * logits, torch.tensor([0, 1]), torch.ones(2), lambda: torch.full((2, 4), 7.0))
+
+
+def test_the_views_of_an_output_are_made_when_they_are_asked_for():
+    asked = []
+    output = an_output()._replace(show=lambda: asked.append(1) or torch.zeros(2, 4))
+    assert not asked
+    assert output.views.shape == (2, 4)
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("what", ["detach", "clone"])
+def test_what_is_reported_of_an_output_keeps_neither_graph_nor_views(what):
+    output = an_output()
+    reported = getattr(output.detach(), what)()
+    assert not reported.logits.requires_grad
+    for name in ("logits", "y", "weight"):
+        assert torch.equal(getattr(reported, name), getattr(output, name))
+    with pytest.raises(LookupError, match="without keeping the views"):
+        _ = reported.views
+
+
+def test_a_clone_of_an_output_is_not_changed_by_who_changes_the_output():
+    output = an_output().detach()
+    cloned = output.clone()
+    for part in (output.logits, output.y, output.weight):
+        part.zero_()
+    assert cloned.logits.tolist() == [[0, 2, 4], [6, 8, 10]]
+    assert cloned.y.tolist() == [0, 1]
+    assert cloned.weight.tolist() == [1, 1]
+
+
+def test_a_step_reports_its_loss_its_outputs_and_its_terms_without_a_graph():
+    output = an_output()
+    loss = output.logits.sum()
+    step = Step.of(loss, output, output, half=loss / 2)
+    assert step.loss.item() == loss.item()
+    assert {name: value.item() for name, value in step.terms.items()} == {"half": 15}
+    assert len(step.outputs) == 2
+    reported = [step.loss, *step.terms.values(), *(one.logits for one in step.outputs)]
+    assert not any(one.requires_grad for one in reported)
+
+
+def test_images_add_up_by_kind_and_to_nothing_else():
+    assert Images(1, 2) + Images(10) == Images(11, 2)
+    assert Images(5) == Images(5, 0)
+    with pytest.raises(TypeError):
+        Images(1) + 1

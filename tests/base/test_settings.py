@@ -1,0 +1,255 @@
+"""Settings are typed, checked, named when wrong, and read from text."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import onepass
+from onepass import InputError, UnknownNameError
+from onepass.base.settings import check, read
+
+PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+Choice = Literal["mix", "all"]
+Numbers = tuple[float, ...] | None
+
+FITS = [
+    (3, int),
+    (-3, int),
+    (3, float),
+    (3.5, float),
+    (True, bool),
+    ("mix", Choice),
+    ("auto", str | nn.Module),
+    (nn.Identity(), str | nn.Module),
+    (None, int | None),
+    (4, int | None),
+    ((0.5, 1), Numbers),
+    (None, Numbers),
+]
+MISFITS = [
+    (3.0, int, "a whole number"),
+    (True, int, "a whole number"),
+    ("3", int, "a whole number"),
+    (None, int, "a whole number"),
+    (True, float, "a number"),
+    ("0.1", float, "a number"),
+    (None, float, "a number"),
+    (1, bool, "true or false"),
+    ("true", bool, "true or false"),
+    ("none", Choice, "mix or all"),
+    (3, str | nn.Module, "a name or a Module"),
+    (2.5, int | None, "a whole number or none"),
+    ([0.5], Numbers, "a tuple, each a number or none"),
+    (("a",), Numbers, "a tuple, each a number or none"),
+    (0.5, Numbers, "a tuple, each a number or none"),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation"), FITS)
+def test_a_value_of_the_annotated_type_passes(value, annotation):
+    assert check("one", value, annotation) is None
+
+
+@pytest.mark.parametrize(("value", "annotation", "wanted"), MISFITS)
+def test_any_other_is_named_with_what_was_wanted(value, annotation, wanted):
+    with pytest.raises(InputError) as caught:
+        check("one", value, annotation)
+    assert str(caught.value) == f"one must be {wanted}, not {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "value"),
+    [
+        ("12", int, 12),
+        ("5e-4", float, 5e-4),
+        ("1", float, 1),
+        ("true", bool, True),
+        ("False", bool, False),
+        ("none", int | None, None),
+        ("7", int | None, 7),
+        ("all", Choice, "all"),
+        ("none", Literal["crop-grey", "none"], "none"),
+        ("mlp", str | nn.Module, "mlp"),
+        ("12", str | nn.Module, "12"),
+        ("(0.5, 0.25)", Numbers, (0.5, 0.25)),
+        ("0.5, 0.25", Numbers, (0.5, 0.25)),
+        ("(0.5,)", Numbers, (0.5,)),
+    ],
+)
+def test_text_becomes_a_value_of_the_annotated_type(text, annotation, value):
+    found = read("one", text, annotation)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation"),
+    [
+        ("fast", float),
+        ("1e3", int),
+        ("1", bool),
+        ("", int),
+        ("some", Choice),
+        ("__import__('os').getcwd()", int),
+        ("{[]: 1}", float),
+        ("0.5", Numbers),
+    ],
+)
+def test_text_that_is_no_such_value_is_named(text, annotation):
+    with pytest.raises(InputError, match=r"^one must be "):
+        read("one", text, annotation)
+
+
+@PROPERTY
+@given(
+    st.one_of(st.text(max_size=12), st.text("()[]{},:0123456789.e-+'\"_j", max_size=12)),
+    st.sampled_from([int, float, bool, Choice, int | None, Numbers]),
+)
+def test_any_text_is_a_value_that_passes_or_an_input_error(text, annotation):
+    try:
+        value = read("one", text, annotation)
+    except InputError as problem:
+        assert str(problem).startswith("one must be ")
+    else:
+        assert check("one", value, annotation) is None
+
+
+@PROPERTY
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
+def test_what_python_prints_is_read_back(value):
+    found = read("one", str(value), type(value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+# ---- the constructor is the configuration
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"lr": "fast"}, "lr must be a number, not 'fast'"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": float("nan")}, "lr must be"),
+        ({"lr": float("inf")}, "lr must be"),
+        ({"weight_decay": -1.0}, "weight_decay must be zero or more"),
+        ({"weight_decay": float("nan")}, "weight_decay must be"),
+        ({"memory": -1}, "memory must be zero or more"),
+        ({"memory": 10.0}, "memory must be a whole number"),
+        ({"replay": 0}, "replay must be at least 1"),
+        ({"gap": 0}, "gap must be at least 1"),
+        ({"optimizer": "lion"}, "optimizer must be adam or adamw or sgd"),
+        ({"head": "loose"}, "head must be trained or frozen"),
+        ({"mirror": 1}, "mirror must be true or false"),
+        ({"mean": (0.5,)}, "mean must be given together with std"),
+        ({"std": (0.5,)}, "mean must be given together with std"),
+        ({"mean": (0.5,), "std": (0.0,)}, "std must be positive"),
+        ({"mean": (), "std": ()}, "must be"),
+        ({"mean": (float("nan"),), "std": (1.0,)}, "mean must be"),
+    ],
+)
+def test_a_learner_refuses_a_setting_that_makes_no_sense(chosen, said):
+    with pytest.raises(InputError, match=said) as refusal:
+        onepass.ER(**chosen)
+    assert str(refusal.value).startswith("er: ")
+
+
+def test_what_is_no_setting_can_be_changed_at_any_time():
+    class Counting(onepass.ER):
+        drawn: ClassVar[int] = 0
+
+        def step(self, x, y):
+            self.drawn += 1
+            return super().step(x, y)
+
+    one = Counting(memory=5, device="cpu")
+    for _ in range(3):
+        one.learn(np.zeros((4, 3)), [0, 1, 0, 1])
+    assert one.drawn == 3 and Counting.drawn == 0
+
+
+def test_settings_are_fixed_once_they_are_in_use():
+    """The optimiser, the memory and a captured step are made of them: changing one would be saved,
+    and not obeyed."""
+    one = onepass.ER(memory=5, device="cpu")
+    one.lr = 0.5
+    one.learn(np.zeros((4, 3)), [0, 1, 0, 1])
+    for name in one.setting_names():
+        before = getattr(one, name)
+        with pytest.raises(InputError, match=f"{name} cannot be changed"):
+            setattr(one, name, before)
+    assert one.lr == 0.5
+    one.note = "anything else can be"
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest_name():
+    with pytest.raises(UnknownNameError, match=r"setting of 'er' 'memry'\. Did you mean 'memory'"):
+        onepass.ER.configured(memry=3)
+
+
+def test_a_learner_shows_the_settings_it_was_given():
+    one = onepass.ER(memory=7, lr=0.5)
+    params = one.get_params()
+    assert params["memory"] == 7
+    assert params["lr"] == 0.5
+    assert set(params) == set(onepass.ER.setting_names())
+    assert onepass.ER(**params).get_params() == params
+
+
+@pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
+def test_every_setting_of_a_method_is_explained_and_its_default_can_be_given_as_text(method):
+    described = method.learner.described()
+    assert {one.name for one in described} == set(method.learner.setting_names())
+    assert [one.name for one in described if not one.meaning or not one.type] == []
+    texts = {one.name: one.default for one in described}
+    assert method.learner.read_settings(texts) == method.learner().get_params()
+
+
+@pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
+def test_numbers_of_numpy_count_as_numbers(method, tmp_path):
+    """They learn the same bits, and a file holds what came of them."""
+    usual = {
+        name: value
+        for name, value in method.learner().get_params().items()
+        if isinstance(value, int | float | str) and not isinstance(value, bool)
+    }
+    kinds = {int: np.int64, float: np.float64, str: np.str_}
+    numpys = {name: kinds[type(value)](value) for name, value in usual.items()}
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    states = []
+    for chosen in (usual, numpys):
+        one = method.learner(**{**chosen, "device": "cpu"})
+        for labels in ([0, 1] * 4, [2, 3] * 4):
+            one.learn(x, labels)
+            one.new_task()
+        one.predict(x)
+        states.append(one.state_sha256())
+    assert states[0] == states[1]
+    for name, learner in (("taught.pt", one), ("fresh.pt", method.learner(**numpys))):
+        learner.save(tmp_path / name)
+        again = onepass.open(tmp_path / name, device="cpu")
+        assert again.get_params() == {**learner.get_params(), "device": "cpu"}
+        assert all(type(again.get_params()[name]) in kinds for name in usual)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.int32])
+def test_small_numbers_of_numpy_do_not_overflow(kind):
+    one = onepass.ER(memory=kind(100), replay=kind(64), device="cpu")
+    one.learn(np.zeros((8, 3)), [0, 1] * 4)
+    assert one.memory_bytes == 100 * (3 * 4 + 8)
+
+
+def test_what_is_plain_is_stored_as_it_is():
+    mean = (0.1, 0.2)
+    assert onepass.ER(mean=mean, std=(1.0, 1.0)).mean is mean
+    assert onepass.ER(mean=(np.float32(0.5),), std=(np.float64(1),)).get_params()["mean"] == (0.5,)
+
+
+def test_other_numbers_of_numpy_are_refused_as_any_other():
+    for chosen in ({"memory": np.float64(5)}, {"lr": np.float32("nan")}, {"gap": np.bool_(True)}):
+        with pytest.raises(InputError):
+            onepass.ER(**chosen)

@@ -1,0 +1,290 @@
+"""Listeners: what they are told, what happens to one that fails, and what of them is recorded."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command import names, same, timeless
+from following import Following, Stopped, stop_after
+
+import onepass
+from onepass import InputError, evaluate
+from onepass.base.errors import WriteError
+from onepass.evaluation.callbacks import Audience, Forwarder, Listener, progress
+from onepass.learning.checkpoint import file
+from onepass.runs.execute import run
+from onepass.runs.folder import RunFolder
+from onepass.runs.spec import Job
+
+JOB = Job("er", "synthetic", batch=30, device="cpu", every=5)  # 20 steps, 5 tasks of 4
+SAME = ("params_sha256", "state_sha256", "accuracy", "forgetting", "accuracy_matrix", "steps")
+HOOKS = ("started", "stepped", "scored", "task_ended", "finished", "state_dict")
+
+
+class Failing(Listener):
+    """Raises in one of its hooks."""
+
+    key = "failing"
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, self.fail)
+
+    def fail(self, *_: object) -> None:
+        raise ZeroDivisionError("of all things")
+
+
+class Counting(Listener):
+    """Says how many steps it has seen at every third; that number is its state."""
+
+    key = "counting"
+
+    def __init__(self) -> None:
+        self.seen = torch.zeros(())
+
+    def stepped(self, learner: object, step: object) -> None:
+        self.seen += 1
+        if self.seen % 3 == 0:
+            self.say({"seen": int(self.seen)})
+
+    def state_dict(self) -> dict:
+        return {"seen": self.seen.clone()}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.seen = state["seen"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> onepass.runs.result.Result:
+    """The run without anybody who listens."""
+    return run(JOB, tmp_path_factory.mktemp("plain"))
+
+
+# ---- what they are told
+
+
+def expected(result: object) -> list[tuple[str, object]]:
+    told: list[tuple[str, object]] = [("started", 0)]
+    for step in range(1, 21):
+        told.append(("stepped", step))
+        if step % 5 == 0 or step % 4 == 0:
+            told.append(("scored", step))
+        if step % 4 == 0:
+            told.append(("task ended", step // 4 - 1))
+    return [*told, ("finished", result)]
+
+
+def test_a_run_tells_of_its_events_in_order(tmp_path: Path) -> None:
+    following = Following()
+    run(JOB, tmp_path, listeners=[following])
+    assert following.told == expected(20)
+
+
+def test_evaluate_tells_the_same_and_ends_without_a_result() -> None:
+    following = Following()
+    stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=30)
+    for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[following]):
+        pass
+    assert following.told == expected(None)
+
+
+def test_a_resumed_run_tells_from_where_it_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        run(JOB, tmp_path, checkpoint=6, listeners=[stop_after(14)])
+    following = Following()
+    run(JOB, tmp_path, resume=True, listeners=[following])
+    assert following.told[:2] == [("started", 12), ("stepped", 13)]
+    assert following.told[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
+
+
+def test_what_is_about_to_run_is_described(tmp_path: Path) -> None:
+    seen = []
+
+    class Looking(Listener):
+        def started(self, run: onepass.evaluation.callbacks.Run) -> None:
+            seen.append(run)
+
+    result = run(JOB, tmp_path, listeners=[Looking()])
+    (found,) = seen
+    assert (found.job, found.folder, len(found.stream)) == (JOB, Path(result.out), 20)
+    assert found.learner.params_sha256() == result.params_sha256
+
+
+# ---- one that fails
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
+    hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: onepass.runs.result.Result
+) -> None:
+    following = Following()
+    result = run(JOB, tmp_path, listeners=[Failing(hook), following])
+    assert same(result, SAME) == same(plain, SAME)
+    assert list(result.dropped) == ["failing"]
+    assert "ZeroDivisionError" in result.dropped["failing"]
+    assert all(word in result.dropped["failing"] for word in (hook, "of all things"))
+    (line,) = caplog.messages
+    assert "'failing'" in line and "of all things" in line
+    assert RunFolder(Path(result.out)).result() == result
+    assert following.told == expected(20)
+
+
+def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> None:
+    class Recovered(Following):
+        key = Failing.key
+
+    with pytest.raises(Stopped):
+        run(JOB, tmp_path, checkpoint=6, listeners=[Failing("task_ended"), stop_after(8)])
+    recovered = Recovered()
+    result = run(JOB, tmp_path, resume=True, listeners=[recovered])
+    assert list(result.dropped) == [Failing.key]
+    assert recovered.told == []
+
+
+@pytest.mark.parametrize("held", [Path("here"), np.float64(0.5)])
+def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_checkpoint(
+    held: object, tmp_path: Path, plain: onepass.runs.result.Result
+) -> None:
+    class Hoarding(Following):
+        def state_dict(self) -> dict:
+            return {"best": [held]}
+
+    with pytest.raises(Stopped):
+        run(JOB, tmp_path, checkpoint=6, listeners=[Hoarding(), stop_after(8)])
+    result = run(JOB, tmp_path, resume=True, listeners=[Hoarding()])
+    assert list(result.dropped) == ["Hoarding"]
+    assert same(result, SAME) == same(plain, SAME)
+
+
+@pytest.mark.parametrize("line", [{"loss": float("nan")}, {"where": Path("here")}])
+def test_what_is_no_json_cannot_be_said(line: dict, tmp_path: Path) -> None:
+    class Babbling(Listener):
+        def scored(self, point: object) -> None:
+            self.say(line)
+
+    assert list(run(JOB, tmp_path, listeners=[Babbling()]).dropped) == ["Babbling"]
+
+
+@pytest.mark.parametrize("hook", ["stepped", "finished"])
+def test_an_interrupt_stops_the_run_wherever_it_arrives(hook: str, tmp_path: Path) -> None:
+    class Interrupted(Listener):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    one = Interrupted()
+    setattr(one, hook, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(JOB, tmp_path, listeners=[one])
+    assert not (tmp_path / JOB.folder_name / "result.json").exists()
+
+
+def test_a_recorder_that_fails_stops_the_run_which_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: onepass.runs.result.Result
+) -> None:
+    """As on a full disk: the last checkpoint stays."""
+    append = RunFolder.append
+
+    def full(folder: RunFolder, key: str, lines: list[str]) -> None:
+        if json.loads(lines[0])["step"] == 15:
+            raise WriteError("no space left")
+        append(folder, key, lines)
+
+    monkeypatch.setattr(RunFolder, "append", full)
+    with pytest.raises(WriteError, match="no space"):
+        run(JOB, tmp_path, checkpoint=6)
+    monkeypatch.undo()
+    following = Following()
+    result = run(JOB, tmp_path, resume=True, listeners=[following])
+    assert following.told[0] == ("started", 12)
+    assert same(result, SAME) == same(plain, SAME)
+
+
+# ---- what is recorded
+
+
+def lines(path: Path) -> list[int]:
+    text = (path / JOB.folder_name / "counting.jsonl").read_text()
+    return [json.loads(line)["seen"] for line in text.splitlines()]
+
+
+def test_what_a_listener_says_is_recorded_under_its_name(tmp_path: Path) -> None:
+    result = run(JOB, tmp_path, listeners=[Counting()])
+    assert lines(tmp_path) == [3, 6, 9, 12, 15, 18]
+    assert "counting.jsonl" in names(Path(result.out))
+    assert len(RunFolder(Path(result.out)).points()) == 8
+
+
+@pytest.mark.parametrize(("checkpoint", "stop"), [(5, 14), (5, 3), (None, 13), (4, 20)])
+def test_a_stop_changes_nothing_of_what_is_recorded(
+    checkpoint: int | None, stop: int, tmp_path: Path
+) -> None:
+    with pytest.raises(Stopped):
+        options = {"checkpoint": checkpoint, "listeners": [Counting(), stop_after(stop)]}
+        run(JOB, tmp_path, **options)
+    result = run(JOB, tmp_path, resume=True, checkpoint=checkpoint, listeners=[Counting()])
+    assert lines(tmp_path) == [3, 6, 9, 12, 15, 18]
+    assert result.dropped == {}
+    points = [vars(point) for point in RunFolder(Path(result.out)).points()]
+    assert [point["step"] for point in timeless(points)] == [4, 5, 8, 10, 12, 15, 16, 20]
+
+
+@pytest.mark.parametrize("key", ["counting", "events"])
+def test_two_listeners_cannot_share_a_name(key: str, tmp_path: Path) -> None:
+    class Other(Listener):
+        pass
+
+    Other.key = key
+    with pytest.raises(InputError, match=key):
+        run(JOB, tmp_path, listeners=[Counting(), Other()])
+
+
+# ---- progress
+
+
+def test_progress_is_forwarded_at_the_start_at_scores_and_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause, steps in ((-1.0, range(21)), (1e9, [0, 4, 5, 8, 10, 12, 15, 16, 20])):
+        monkeypatch.setattr(progress, "PAUSE", pause)
+        told: list[progress.Progress] = []
+        result = run(JOB, tmp_path / str(pause), listeners=[Forwarder(told.append)])
+        assert sorted({now.step for now in told}) == list(steps)
+        assert {now.steps for now in told} == {20}
+        assert (told[0].accuracy, told[-1].accuracy) == (None, result.accuracy)
+        assert (told[0].task, told[-1].task) == (0, 4)
+
+
+def test_an_audience_of_nobody_is_content() -> None:
+    audience = Audience([])
+    audience.finished(None)
+    assert (audience.state_dict(), audience.heard_from()) == ({}, {})
+
+
+@pytest.mark.parametrize("key", ["a/b", "", ".."])
+def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
+    named = type("Named", (Listener,), {"key": key})
+    with pytest.raises(InputError, match="names a file"):
+        run(JOB, tmp_path, listeners=[named()])
+    assert not list(tmp_path.iterdir())
+
+
+def test_slow_checkpoints_are_written_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write = [], file.write
+
+    def slowly(path: Path, content: dict) -> None:
+        time.sleep(0.02)
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(file, "write", slowly)
+    monkeypatch.setattr(onepass.runs.recorder, "SECONDS_BETWEEN", 0.0)
+    result = run(JOB, tmp_path)
+    assert 1 <= len(written) <= 2 + result.seconds / (10 * 0.02)

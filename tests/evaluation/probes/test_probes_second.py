@@ -1,0 +1,249 @@
+"""Every probe against a second computation from the logits, and over stop and resume."""
+
+import json
+import math
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from following import Stopped, stop_after
+from naive_gsa import Sums, average, cross_entropy
+
+import onepass
+from onepass.evaluation.callbacks import Listener
+from onepass.evaluation.probes import PROBES
+from onepass.learning import registry
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
+
+NAMES = ("balance", "bias", "logits", "losses")
+METHODS = ("er", "gsa", "derpp")
+
+
+class Logged(Listener):
+    """All that every step trained, as lists: what probes are recomputed from."""
+
+    def __init__(self):
+        self.steps = []
+
+    def stepped(self, learner, step):
+        known = len(learner.classes)
+        self.labels = learner.classes
+        parts = [[one.tolist() for one in output[:3]] for output in step.outputs]
+        batches = [
+            [(o[:known], y, weight) for o, y, weight in zip(*part, strict=True)] for part in parts
+        ]
+        new = {row for row, is_new in enumerate(learner.new.tolist()) if is_new}
+        head = learner.model.head
+        rows = torch.cat([head.weight[:known], head.bias[:known].unsqueeze(1)], dim=1).tolist()
+        self.steps.append((learner.task, set(range(known)), new, batches, rows))
+
+
+def job(method, every=5):
+    """With a memory that is smaller than a draw, so that there is padding."""
+    return Job(method, "synthetic", memory=20, device="cpu", probes=NAMES, every=every)
+
+
+def said(folder):
+    return {
+        name: list(map(json.loads, (Path(folder) / f"{name}.jsonl").read_text().splitlines()))
+        for name in NAMES
+    }
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def watched(request, tmp_path_factory):
+    logged = Logged()
+    result = run(job(request.param), tmp_path_factory.mktemp("runs"), listeners=[logged])
+    return logged.steps, said(result.out), logged.labels
+
+
+def same(found, expected):
+    if expected is None or not math.isfinite(expected):
+        assert found is None
+    else:
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def ratio(up, down):
+    return up / down if down else math.inf
+
+
+def test_rates_are_those_of_a_second_computation(watched):
+    steps, lines, labels = watched
+    lines = {line["step"]: line for line in lines["balance"]}
+    sums, by_new, task, samples, own = Sums(), Sums(), 0, 0, Counter()
+    for number, (now, seen, new, batches, _) in enumerate(steps, 1):
+        if now != task:
+            sums.new_task()
+            by_new.new_task()
+            task, samples, own = now, 0, Counter()
+        for batch in batches:
+            sums.add(batch, seen)
+            by_new.add([sample for sample in batch if sample[1] in new], seen)
+            samples += sum(weight != 0 for *_, weight in batch)
+            own.update(y for _, y, weight in batch if weight)
+        if number not in lines:
+            continue
+        line = lines.pop(number)
+        assert (line["task"], line["samples"]) == (task, samples)
+        assert line["own"] == {str(labels[c]): own[c] for c in seen}
+        for c in seen:
+            label = str(labels[c])
+            up, down = sums.task_positive[c], sums.task_negative[c]
+            same(line["p"][label], up / samples)
+            same(line["n"][label], down / samples)
+            same(line["p_new"][label], by_new.task_positive[c] / samples)
+            same(line["pn"][label], ratio(up, down))
+            same(line["a_pn"][label], ratio(sums.positive[c], sums.negative[c]))
+        for of in range(task + 1):
+            group = [labels.index(label) for label in (2 * of, 2 * of + 1)]
+            up, down = (
+                sum(side[c] for c in group) for side in (sums.task_positive, sums.task_negative)
+            )
+            same(line["pn_of_tasks"][of], ratio(up, down))
+    assert not lines
+
+
+def test_losses_are_those_of_a_second_computation(watched):
+    steps, lines, _ = watched
+    values, lines = defaultdict(list), {line["step"]: line for line in lines["losses"]}
+    for number, (task, seen, new, batches, _) in enumerate(steps, 1):
+        for place, batch in enumerate(batches):
+            for o, y, weight in batch:
+                if weight:
+                    loss = cross_entropy(o, y, seen)
+                    values["replay" if place else "stream"].append(loss)
+                    values["new" if y in new else "old"].append(loss)
+        if number in lines:
+            line = lines.pop(number)
+            assert line["task"] == task
+            for group in ("stream", "replay", "new", "old"):
+                expected = average(values[group]) if values[group] else None
+                found = line[group]
+                assert found is None if expected is None else found == pytest.approx(expected, 1e-4)
+            values.clear()
+    assert not lines
+
+
+def test_norms_biases_and_logits_are_those_of_a_second_computation(watched):
+    steps, lines, _ = watched
+    logits, lines = {"old": [], "new": []}, {line["step"]: line for line in lines["bias"]}
+    for number, (_, seen, new, batches, rows) in enumerate(steps, 1):
+        sides = {"old": seen - new, "new": new}
+        for o, _, weight in (sample for batch in batches for sample in batch):
+            for name, side in sides.items():
+                if weight and side:
+                    logits[name].append(average([o[c] for c in side]))
+        if number in lines:
+            line = lines.pop(number)
+            for name, side in sides.items():
+                if not side:
+                    assert line[name] is None
+                    continue
+                norms = [math.hypot(*rows[c][:-1]) for c in side]
+                assert line[name]["norm"] == pytest.approx(average(norms), 1e-5)
+                assert line[name]["bias"] == pytest.approx(
+                    average([rows[c][-1] for c in side]), 1e-5, 1e-7
+                )
+                assert line[name]["logit"] == pytest.approx(average(logits[name]), 1e-3, 1e-5)
+            logits = {"old": [], "new": []}
+    assert not lines
+
+
+def test_norms_and_biases_are_also_of_classes_that_came_amid_the_task():
+    learner, probe = onepass.Finetune(seed=0, device="cpu"), PROBES["bias"]()
+    for label in (0, 1):
+        probe.stepped(learner, learner.learn(torch.ones(10, 4), [label] * 10))
+    probe.task_ended(0)
+    (line,) = map(json.loads, probe.heard())
+    head = learner.model.head
+    rows, biases = head.weight[:2].tolist(), head.bias[:2].tolist()
+    assert line["old"] is None
+    assert line["new"]["norm"] == pytest.approx(average([math.hypot(*row) for row in rows]), 1e-5)
+    assert line["new"]["bias"] == pytest.approx(average(biases), 1e-5, 1e-7)
+
+
+def test_logits_are_those_of_the_last_step_of_each_task(watched):
+    steps, lines, labels = watched
+    assert [line["step"] for line in lines["logits"]] == [12, 24, 36, 48, 60]
+    for line in lines["logits"]:
+        _, seen, new, batches, _ = steps[line["step"] - 1]
+        assert line["classes"] == [labels[row] for row in sorted(seen)]
+        assert line["new"] == [labels[row] for row in sorted(new)]
+        for told, batch in zip(line["batches"], batches, strict=True):
+            rows = map(labels.index, told["y"])
+            assert list(zip(told["logits"], rows, told["weight"], strict=True)) == batch
+
+
+@pytest.mark.parametrize("stop", [31, 24, 44])  # with a line that waits, after a task, amid ten
+def test_stop_and_resume_leave_the_files_of_a_run_that_was_never_stopped(stop, tmp_path):
+    whole = run(job("er", every=7), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(
+            job("er", every=7),
+            tmp_path / "broken",
+            checkpoint=stop,
+            listeners=[stop_after(stop + 1)],
+        )
+    resumed = run(job("er", every=7), tmp_path / "broken", resume=True)
+    assert resumed.state_sha256 == whole.state_sha256
+    for name in NAMES:
+        both = [(Path(one.out) / f"{name}.jsonl").read_bytes() for one in (whole, resumed)]
+        assert both[0] == both[1], name
+
+
+def test_watched_runs_have_the_bits_of_unwatched_ones(tmp_path):
+    plain, seen = (
+        run(Job("gsa", "synthetic", device="cpu", probes=names), tmp_path / str(len(names)))
+        for names in ((), NAMES)
+    )
+    assert (plain.state_sha256, seen.dropped) == (seen.state_sha256, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [info.key for info in registry.methods()])
+def test_every_probe_sees_every_method_through(method, tmp_path):
+    names = tuple(PROBES.entries)
+    quick = registry.get(method).learner.quick
+    settings = {name: str(value).lower() for name, value in quick.items()}
+    result = run(Job(method, "synthetic", device="cpu", probes=names, settings=settings), tmp_path)
+    assert result.dropped == {}
+
+
+def test_a_task_has_a_line_at_its_end_though_nothing_is_scored_there(tmp_path):
+    """As of a method that trains when it is scored, and is so only when all is over."""
+    settings = {name: str(value) for name, value in registry.get("gdumb").learner.quick.items()}
+    asked = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
+    folder = Path(run(asked, tmp_path).out)
+    for name in asked.probes:
+        lines = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
+        assert [(line["task"], line["step"]) for line in lines] == [
+            (task, 12 * task + 12) for task in range(5)
+        ]
+
+
+def test_batches_of_ones_own_are_watched_as_the_stream_that_they_make():
+    """At the end of a task, which only its successor tells of, the head is one batch ahead."""
+    stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=7)
+    test = (stream.dataset.test_x, stream.dataset.test_y)
+
+    def batches(learner):
+        for index in range(len(stream)):
+            if stream.starts_task(index):
+                learner.new_task()
+            yield stream.batch(index)
+
+    found = []
+    for own in (False, True):
+        one = onepass.ER(memory=20, seed=0, device="cpu")
+        watching = [PROBES[name]() for name in ("losses", "bias")]
+        given, asked = (batches(one), {"test": test}) if own else (stream, {})
+        list(onepass.evaluate(one, given, every=4, listeners=watching, **asked))
+        losses, bias = ([json.loads(line) for line in probe.heard()] for probe in watching)
+        sides = [[side and side["logit"] for side in (line["old"], line["new"])] for line in bias]
+        found.append((losses, [(line["task"], line["step"]) for line in bias], sides))
+    assert found[0] == found[1]
+    assert {line["task"] for line in found[1][0]} == set(range(5))
+    assert found[1][0][-1]["step"] == len(stream)

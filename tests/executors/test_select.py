@@ -1,0 +1,73 @@
+"""How many runs at once, and where."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command import onepass
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onepass import executors
+from onepass.executors import fitting
+from onepass.runs.spec import Job
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or there would be one run at a time on a small machine."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.none() | st.integers(1, 40),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(1, 64),
+    st.sampled_from(["cpu", "cuda"]),
+    st.integers(0, 3),
+)
+def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs(
+    wanted: int | None, jobs: int, threads: int, cores: int, device: str, gpus: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: gpus)
+        patch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+        some = [Job("er", seed=seed, threads=threads, device=device) for seed in range(jobs)]
+        found = fitting(wanted, some)
+    room = max(1, cores // threads)
+    most = 8 * max(1, gpus) if device == "cuda" else room
+    assert found == min(most if wanted is None else wanted, room, jobs)
+    assert 1 <= found <= jobs
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "", "two", "1e3"])
+def test_a_number_of_runs_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
+    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(*asked, "--jobs", text)
+    assert done.status == 2
+    assert "--jobs" in done.error and f"{text!r}" in done.error
+    assert done.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("auto", 2), ("2", 2), ("9", 2), ("1", 1)])
+def test_the_option_says_how_many(
+    text: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def nothing(jobs: object, how: object, executor: object, *_: object, **__: object) -> Any:
+        seen.append(getattr(executor, "at_once", 1))
+        return iter(())
+
+    monkeypatch.setattr(executors, "execute_all", nothing)
+    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--seeds", 3)
+    done = onepass(*asked, "--jobs", text, "--json", "--out", tmp_path)
+    assert done.status == 0, done.err
+    assert seen == [expected]

@@ -1,0 +1,11 @@
+"""Finished runs that every table and figure may be made of, and that no test changes."""
+
+from pathlib import Path
+
+import pytest
+from reported import reported
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return reported(tmp_path_factory.mktemp("runs"))

@@ -1,0 +1,251 @@
+"""The sentences of the paper as numbers: each by hand, and what is said of runs that do as the
+paper says, and of runs that do the opposite."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from onepass.gsa_paper import claims as evidence
+from onepass.gsa_paper.claims import Claim, Trio, rank_correlation
+from onepass.gsa_paper.rates import Course
+
+
+def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=(), by_new=None):
+    """Of tasks of one class each, which has half of the hundred samples in its task: P and N(t, c)
+    by rows, P as far as new classes make it, and A-PN after the last task."""
+    ends = []
+    for p, n, new in zip(pushed_down, pulled_up, by_new or pushed_down, strict=True):
+        rates = [down / up if up else None for down, up in zip(p, n, strict=True)]
+        by_class = {"p": p, "n": n, "p_new": new, "pn": rates, "a_pn": a_pn}
+        told = {name: labelled(values) for name, values in by_class.items()}
+        own = {**dict.fromkeys(labelled(p), 0), str(len(p) - 1): 50}
+        ends.append({**told, "pn_of_tasks": rates, "samples": 100, "own": own})
+    made = Course(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
+    made.__dict__["ends"] = ends
+    return made
+
+
+def labelled(values):
+    return {str(label): value for label, value in enumerate(values)}
+
+
+# ---- runs of which every number is known
+
+
+AS_SAID = course(
+    pushed_down=[[0.5], [0.4, 0.2], [0.4, 0.4, 0.1], [0.4, 0.4, 0.4, 0.05]],
+    pulled_up=[[-0.5], [-0.2, -0.4], [-0.1, -0.2, -0.4], [-0.05, -0.1, -0.2, -0.25]],
+    a_pn=[-1.2, -0.9, -0.6, -0.2],
+    accuracy=[[98, None, None, None], [97, 80, None, None], [96, 50, 50, None], [95, 40, 20, 52]],
+    class_accuracy=[95, 40, 20, 52],
+    by_new=[[0.5], [0.3, 0], [0.3, 0.3, 0], [0.3, 0.3, 0.3, 0]],
+)
+OPPOSITE = course(
+    pushed_down=[[0.1], [0.4, 0.25], [0.07, 0.3, 0.3], [0.3, 0.1, 0.2, 0.5]],
+    pulled_up=[[-0.4], [-0.5, -0.5], [-0.7, -0.4, -0.4], [-0.6, -0.5, -0.4, -0.6]],
+    a_pn=[-0.9, -0.95, -0.98, -1.01],
+    accuracy=[[60, None, None, None], [90, 75, None, None], [50, 85, 40, None], [80, 70, 30, 10]],
+    class_accuracy=[80, 70, 30, 10],
+    by_new=[[0.1], [0.1, 0.2], [0.03, 0.1, 0.1], [0.1, 0, 0.1, 0]],
+)
+OF_FIG1 = [1, 1, 3 / 4, -1, -1, 1]
+OF_FIG3 = [1.5 / 4, 0, 1, 0.8 - 0.4, 0.5, 0.5, 0.1 / 0.5, -1, -0.4, -0.2, 52 - 155 / 3]
+
+
+def judged(claims, one):
+    return [claim.judged("runs", [one]).verdict for claim in claims]
+
+
+@pytest.mark.parametrize(
+    ("claims", "numbers"), [(evidence.FIG1, OF_FIG1), (evidence.FIG3, OF_FIG3)]
+)
+def test_each_sentence_is_judged_by_its_number(claims, numbers):
+    assert [claim.of(AS_SAID) for claim in claims] == pytest.approx(numbers)
+    assert judged(claims, AS_SAID) == ["confirmed"] * len(claims)
+    assert judged(claims, OPPOSITE) == ["contradicted"] * len(claims)
+
+
+def test_a_task_may_be_pushed_down_by_the_next_one_alone():
+    """Rates of pairs (t, t'), by hand: three of six are below -1, all of the task before."""
+    rates = {(1, 0): -2.0, (2, 0): -0.5, (2, 1): -1.5, (3, 0): -0.9, (3, 1): -1.0, (3, 2): -1.1}
+    made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t, of])
+    assert [claim.of(made) for claim in evidence.FIG1[:2]] == [0.5, 1.0]
+
+
+def test_the_first_task_which_is_in_balance_by_an_identity_makes_no_trend():
+    rates = [-1.0, -1.4, -1.3, -1.2]
+    made = SimpleNamespace(tasks=4, pn=lambda t, of: rates[t])
+    assert evidence.newest_gets_worse(made) == pytest.approx(-1)
+
+
+def test_what_rounding_leaves_of_a_push_is_none():
+    """No sample of an old class was trained."""
+    found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.3, -0.5)))
+    for noise, end in enumerate(found.ends):
+        end["p_new"] = {label: push * (1 + noise * 3e-16) for label, push in end["p"].items()}
+    assert math.isnan(evidence.trend_of_push_by_old(found))
+
+
+def test_rates_and_accuracies_are_of_the_same_classes():
+    """Which came in another order than that of their labels."""
+    made = Course(SimpleNamespace(class_accuracy=[10, 20, 30]))
+    made.__dict__["ends"] = [{"a_pn": {"2": -0.3, "0": -0.1, "1": -0.2}}]
+    assert (made.a_pn, made.class_accuracy) == ([-0.3, -0.1, -0.2], [30, 10, 20])
+
+
+def after(*a_pn, labels="01234"):
+    """A course of which only the last rates are known."""
+    made = Course(None)
+    made.__dict__["ends"] = [{"a_pn": dict(zip(labels, a_pn, strict=True))}]
+    return made
+
+
+def test_joint_training_is_judged_by_how_near_its_rates_are_to_balance():
+    claim = evidence.FIG3_JOINT
+    near, far = after(-1.05, -0.97, -1.0, -1.04, -1.03), after(-1.3, -0.8, -1.0, -1.3, -0.8)
+    assert claim.of(near) == pytest.approx(0.03)
+    assert judged([claim], near) == ["confirmed"]
+    assert judged([claim], far) == ["contradicted"]
+
+
+def test_the_loss_is_judged_class_by_class_beside_joint_training():
+    """Whose classes may have come in another order. The last class is in balance without it, and
+    counts as one of the low ones, by the mean of its two rates."""
+    adaptive, plain = after(-1.2, -1.1, -0.9, -0.75, -1.5), after(-2.0, -1.5, -0.5, -0.25, -1.0)
+    joint = after(-1.25, -0.8, -1.0, -1.2, -0.8, labels="43102")
+    trio = Trio(adaptive, plain, joint)
+    numbers = [0.23 - 0.55, (-0.4 - 0.5) / 2, (0.8 + 0.4 - 0.5) / 3, 0.1 - 0.48]
+    assert [claim.of(trio) for claim in evidence.FIG7] == pytest.approx(numbers)
+    assert judged(evidence.FIG7, trio) == ["confirmed"] * 4
+    assert judged(evidence.FIG7, Trio(plain, adaptive, joint)) == ["contradicted"] * 4
+
+
+def test_a_loss_that_does_nothing_neither_lowers_high_rates_nor_raises_low_ones():
+    """The rates of two runs differ by chance alone: a class that is far from -1 in one of them is
+    nearer in the other, on average."""
+    rng = np.random.default_rng(0)
+    rates = -1 + 0.2 * rng.normal(size=(20, 3, 100))
+    trios = [Trio(*(after(*one, labels=range(100)) for one in run)) for run in rates]
+    verdicts = [claim.judged("runs", trios).verdict for claim in evidence.FIG7]
+    assert verdicts == ["undecided"] * 4
+
+
+@pytest.mark.parametrize(
+    ("second_task", "numbers", "verdict"),
+    [
+        ([(3, 1), (2, 1), (None, 1), (9, None), (1.5, 1)], [1, 6.5 / 3], "confirmed"),
+        ([(1, 2), (3, 2), (2, 2)], [1 / 3, 1], "contradicted"),
+    ],
+)
+def test_losses_are_compared_in_the_second_task_where_both_batches_have_samples(
+    second_task, numbers, verdict, monkeypatch
+):
+    said = [(0, 1, 9), *((1, *pair) for pair in second_task), (2, 0, 9)]
+    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines_of_ten(said))
+    assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(numbers)
+    assert judged(evidence.LOSSES, None) == [verdict] * 2
+
+
+def lines_of_ten(said):
+    return [
+        {"step": 10 * place, "task": task, "stream": stream, "replay": replay}
+        for place, (task, stream, replay) in enumerate(said, start=1)
+    ]
+
+
+def test_losses_of_a_line_count_as_often_as_it_has_batches(monkeypatch):
+    """A line ends at every tenth batch and with a task: here those of 1, 10, 10 and 8 batches."""
+    said = [(0, 1, 9)] * 3 + [(1, 59, 1), (1, 3, 1), (1, None, 1), (1, 5, 6), (2, 0, 9)]
+    ends = [10, 20, 29, 30, 40, 50, 58, 60]
+    lines = [{**line, "step": end} for line, end in zip(lines_of_ten(said), ends, strict=True)]
+    monkeypatch.setattr(evidence, "heard", lambda result, probe: lines)
+    expected = [(1 + 10) / 19, (59 + 10 * 3 + 8 * 5) / (1 + 10 * 1 + 8 * 6)]
+    assert [claim.of(None) for claim in evidence.LOSSES] == pytest.approx(expected)
+
+
+# ---- what cannot be said
+
+
+def test_where_nothing_was_measured_nothing_is_confirmed():
+    """Of a method that trains nothing by a softmax."""
+    nothing = [[None] * tasks for tasks in (1, 2, 3)]
+    silent = course(nothing, nothing, a_pn=[None] * 3, class_accuracy=[1, 2, 3])
+    assert all(math.isnan(rate) for rate in silent.pn_since(0))
+    measured = {claim for claim in evidence.FIG1 + evidence.FIG3 if "accuracy" not in claim.number}
+    for claim in measured:
+        assert claim.judged("runs", [silent]).verdict == "not measured", claim.number
+
+
+def test_a_task_that_is_being_learned_is_no_old_one():
+    """Its rate and its accuracy are the highest, whatever they do afterwards: here the opposite."""
+    rates = [[-1.0], [-4.0, -1.0], [-3.0, -4.0, -1.0], [-2.0, -3.0, -4.0, -1.0]]
+    ones = [[-1.0] * len(row) for row in rates]
+    accuracy = [[99, None, None, None], [80, 99, None, None], [70, 80, 99, None], [60, 70, 80, 99]]
+    found = course([[-rate for rate in row] for row in rates], ones, accuracy=accuracy)
+    assert evidence.accuracy_follows(found) == evidence.trend_of_pn(found) * -1 == -1
+
+
+def test_classes_without_a_gradient_of_one_sign():
+    """The first has no rival in its task, and nothing to compare with later; the second is pulled
+    up by nothing in the last, and no rate is lower."""
+    found = course([[0.0], [0.4, 0.2], [0.4, 0.1, 0.1]], [[0.0], [-0.2, -0.4], [-0.1, 0.0, -0.4]])
+    assert math.isnan(found.pn(0, 0)) and found.pn(2, 1) == -math.inf
+    assert math.isnan(evidence.drop(found, "n")) and math.isnan(evidence.drop(found, "p"))
+    assert evidence.share_suppressed(evidence.old_pairs(found)) == 1
+
+
+def test_gradients_that_get_less_with_the_samples_are_told_from_easier_samples():
+    """The last class has half the gradient of the first one, of a quarter of its samples."""
+    found = course(*([[x] * n for n in (1, 2, 3, 4)] for x in (0.5, -0.5)))
+    found.ends[-1]["n"]["3"], found.ends[-1]["own"]["3"] = -0.25, 12.5
+    assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 2.0)
+    found.ends[-1]["samples"] = 300  # of which these are fewer still
+    assert (evidence.drop(found, "n"), evidence.drop_of_each(found)) == (0.5, 6.0)
+    del found.ends[-1]["own"]  # a line of an older version
+    assert math.isnan(evidence.drop_of_each(found))
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.5], "confirmed"),
+        ([-0.5], "contradicted"),
+        ([0.5, 0.6, 0.4], "confirmed"),
+        ([-0.5, -0.6, -0.4], "contradicted"),
+        ([0.5, -0.4], "undecided"),
+        ([0.5, 0.78, 0.22], "undecided"),  # t(2) = 4.3 standard errors; at 90 %, 2.9
+        ([0.5, 0.9, 0.1] * 3, "confirmed"),  # t(8) = 2.3
+        ([0.0], "undecided"),  # as 9 of 10 pairs are to a bound of 0.9
+        ([math.nan], "not measured"),
+    ],
+)
+def test_a_verdict_needs_a_bound_outside_of_the_interval(values, verdict):
+    up = Claim("x", "it is above", "number", float, above=0)
+    down = Claim("x", "it is below", "number", lambda value: -value, below=0)
+    assert up.judged("runs", values).verdict == verdict
+    assert down.judged("runs", values).verdict == verdict
+
+
+@pytest.mark.parametrize("values", [[0.05], [-0.05], [0.05, 0.06, 0.07]])
+def test_a_correlation_near_zero_is_none(values):
+    """However sure it is, and of one run above all."""
+    claim = Claim("x", "it rises", "number", float, above=0, near=evidence.NONE)
+    assert claim.judged("runs", values).verdict == "undecided"
+    assert claim.judged("runs", [4 * value for value in values]).verdict != "undecided"
+
+
+def test_every_sentence_that_is_judged_by_a_correlation_has_room_for_none():
+    for claim in evidence.FIG1 + evidence.FIG3 + evidence.FIG7 + evidence.LOSSES:
+        assert (claim.near > 0) == ("rank correlation" in claim.number), claim.says
+
+
+def test_a_correlation_is_scipys_and_takes_infinity_for_the_lowest():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 30)).tolist()
+    by_hand = np.corrcoef(*(np.argsort(np.argsort(values)) for values in (x, y)))[0, 1]
+    assert rank_correlation(x, y) == pytest.approx(by_hand)
+    assert rank_correlation([1, 2, 3, 4], [4.0, math.nan, -1.0, -math.inf]) == pytest.approx(-1)
+    assert math.isnan(rank_correlation([1, 2], [1, 2]))
+    assert math.isnan(rank_correlation([1, 2, 3], [1, 1, 1]))

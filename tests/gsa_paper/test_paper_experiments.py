@@ -1,0 +1,79 @@
+"""onepass paper: which runs it makes, and what becomes of them if some are missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import onepass
+
+from onepass.gsa_paper import experiments
+from onepass.gsa_paper import page as book
+from onepass.learning import registry
+from onepass.sweeps import sweep_file
+
+ROOT = Path(__file__).parents[2]
+
+
+def jobs(experiment, dataset, **options):
+    return [one.job for one in experiments.runs(dataset, **options)[experiment]]
+
+
+def test_every_section_has_its_runs():
+    assert {one.experiment for one in book.SECTIONS} == set(experiments.EXPERIMENTS)
+    for dataset in experiments.MEMORY:
+        assert all(experiments.runs(dataset).values()), dataset
+
+
+@pytest.mark.parametrize("experiment", ["fig1", "fig7", "ablations"])
+def test_on_the_dataset_of_a_file_they_are_those_of_the_file(experiment):
+    planned = sweep_file.read(ROOT / "experiments" / f"{experiment}.toml")
+    for seeds in (1, 3):
+        theirs = {
+            one.job.folder_name
+            for one in planned
+            if one.job.dataset == "cifar100" and one.job.seed < seeds
+        }
+        ours = jobs(experiment, "cifar100", seeds=seeds)
+        assert {job.folder_name for job in ours} == theirs
+
+
+@pytest.mark.parametrize("experiment", ["fig3", "ablations"])
+def test_elsewhere_they_are_the_same_on_other_data(experiment):
+    """With their settings, but for the precision, which is for GPUs."""
+    moved = jobs(experiment, "mnist")
+    here = {"dataset": "mnist", "memory": 500}
+    original = [
+        replace(job, **here, settings={k: v for k, v in job.settings.items() if k != "precision"})
+        for job in jobs(experiment, "cifar100")
+    ]
+    assert moved == original
+    assert all(job.settings.get("precision") is None for job in moved)
+
+
+def test_every_method_is_there_and_the_costly_ones_if_asked_for():
+    every = {info.key for info in registry.methods()}
+    assert {job.method for job in jobs("table1", "digits", costly=True)} == every
+    assert {job.method for job in jobs("table1", "digits")} == every - {"ocm", "ocm-gsa"}
+    assert {job.memory for job in jobs("table1", "mnist")} == {500}
+
+
+@pytest.mark.parametrize("given", [(), ("--quick", "--dataset", "mnist"), ("--dataset", "svhn")])
+def test_what_makes_no_sense_is_refused_before_anything_is_written(given, tmp_path):
+    done = onepass("paper", *given, "--out", tmp_path / "new")
+    assert done.status == 2
+    assert "--dataset" in done.error
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_made_is_said_and_the_rest_is_there(tmp_path):
+    """Here all but one section lack their runs."""
+    assert onepass("run", "er", "--dataset", "synthetic", "--out", tmp_path / "r").status == 0
+    (result,) = book.tables.read(tmp_path / "r")
+    nothing = {name: [] for name in experiments.EXPERIMENTS}
+    page = book.bind({**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n")
+    text = page.read_text()
+    assert text.startswith("# Heading")
+    assert text.count("Not made: ") == len(book.SECTIONS) - 1
+    assert "class-incremental" in (tmp_path / "paper/streams.md").read_text()

@@ -1,0 +1,251 @@
+"""Copies of the network: what they hold, when they change, and that they are saved with it."""
+
+import copy
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+import torch
+from registries import put_back
+from replaying import with_batchnorm
+
+from onepass import ER
+from onepass.learning.network_copies import Previous
+from onepass.learning.registry import METHODS, method
+
+DECAY = 0.9
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """The learner below has a name while a test runs, so that it can be saved."""
+    put_back(monkeypatch, METHODS)
+    method("remembering", paper="a test", year=0)(Remembering)
+
+
+@dataclass(kw_only=True, eq=False)
+class Remembering(ER):
+    """Keeps the previous network, and does nothing with it."""
+
+    previous: Previous = field(init=False)
+
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.previous = Previous(self.trainer)
+
+
+def averaging(**settings):
+    return made(ER, average=DECAY, **settings)
+
+
+def made(kind, **settings):
+    chosen = {"net": with_batchnorm(), "memory": 20, "replay": 8, "device": "cpu", "seed": 3}
+    return kind(**{**chosen, **settings})
+
+
+def batch(seed, classes=(0, 1)):
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.tensor(classes).repeat(5)
+    return torch.randn(len(y), 6, generator=rng) + y.unsqueeze(1), y
+
+
+def weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
+
+
+def test_a_copy_gives_the_features_of_its_own_network_without_a_gradient():
+    learner = made(Remembering)
+    x, y = batch(0)
+    learner.learn(x, y)
+    learner.new_task()
+    then = learner.evaluator.features(x).detach()
+    for seed in range(4):
+        learner.learn(*batch(seed, (2, 3)))
+    features = learner.previous.features(x)
+    torch.testing.assert_close(features, then)
+    assert not features.requires_grad
+    assert not torch.allclose(learner.evaluator.features(x), then)
+
+
+def test_the_previous_network_is_that_of_the_boundary():
+    learner = made(Remembering)
+    for seed in range(4):
+        learner.learn(*batch(seed))
+    assert not learner.previous.known.any(), "before the first boundary it knows nobody"
+    at_boundary = weights(learner.model)
+    learner.new_task()
+    for seed in range(4, 8):
+        learner.learn(*batch(seed, (2, 3)))
+    assert same(weights(learner.previous.model), at_boundary)
+    assert learner.previous.known.nonzero().flatten().tolist() == [0, 1]
+    assert not same(weights(learner.model), at_boundary)
+
+
+def test_it_predicts_as_the_network_did_in_evaluation_mode():
+    learner, x = made(Remembering), batch(99)[0]
+    for seed in range(4):
+        learner.learn(*batch(seed))
+    logits = learner.evaluator(x).detach()
+    learner.new_task()
+    learner.learn(*batch(5, (2, 3)))
+    assert torch.equal(learner.previous(x), logits)
+    assert not learner.previous(x).requires_grad
+
+
+def test_it_can_be_taken_at_the_methods_word_only():
+    learner = made(Remembering)
+    learner.learn(*batch(0))
+    learner.previous.at_boundaries = False
+    learner.new_task()
+    assert not learner.previous.known.any()
+    learner.previous.take()
+    assert same(weights(learner.previous.model), weights(learner.model))
+
+
+def test_under_bf16_its_weights_are_cast_when_it_is_taken_and_give_the_same_logits():
+    learner, x = made(Remembering, precision="bf16"), batch(99)[0]
+    for seed in range(3):
+        learner.learn(*batch(seed))
+    logits = learner.evaluator(x).detach()
+    learner.new_task()
+    assert learner.previous.model.body.layer.weight.dtype == torch.bfloat16
+    assert learner.previous.model.body.norm.weight.dtype == torch.float32
+    assert torch.equal(learner.previous(x), logits)
+
+
+def test_copies_grow_with_the_head_and_their_new_rows_are_born_as_the_networks():
+    for make in (partial(made, Remembering), averaging):
+        learner = make()
+        learner.learn(*batch(0))
+        learner.new_task()
+        learner.learn(*batch(1, tuple(range(2, 20))))
+        copied = learner.averaged or learner.previous
+        assert copied.model.head.capacity == learner.model.head.capacity == 32
+        spare = slice(20, 32)  # rows that wait for a class are at birth in both
+        assert torch.equal(copied.model.head.weight[spare], learner.model.head.weight[spare])
+
+
+def test_no_optimiser_moves_a_copy_and_training_does_not_notice_one():
+    plain, watched = made(ER), averaging()
+    for seed in range(6):
+        plain.learn(*batch(seed))
+        watched.learn(*batch(seed))
+    assert same(weights(plain.model), weights(watched.model))
+    moved = {id(p) for group in watched.trainer.optimizer.param_groups for p in group["params"]}
+    assert not moved & {id(p) for p in watched.averaged.model.parameters()}
+
+
+def test_the_average_is_the_recursion_by_hand():
+    """mean_t = mean_{t-1} + max(1 - decay, 1 / (t + 1)) (network_t - mean_{t-1}), statistics of
+    BatchNorm included."""
+    learner = averaging()
+    learner.prepare((6,), torch.float32)
+    expected = {n: v.double() for n, v in weights(learner.averaged.model).items()}
+    for step in range(1, 16):
+        learner.learn(*batch(step))
+        rate = max(1 - DECAY, 1 / (step + 1))
+        for name, value in learner.model.state_dict().items():
+            expected[name] += rate * (value.double() - expected[name])
+    found = learner.averaged.model.state_dict()
+    for name in found:
+        if not name.endswith("num_batches_tracked"):
+            torch.testing.assert_close(found[name].double(), expected[name], atol=1e-5, rtol=1e-5)
+    counted = learner.model.state_dict()["body.norm.num_batches_tracked"]
+    assert torch.equal(found["body.norm.num_batches_tracked"], counted)
+
+
+def test_it_begins_as_the_plain_mean_of_the_networks():
+    learner, seen = averaging(), []
+    learner.prepare((6,), torch.float32)
+    seen.append(weights(learner.model)["body.layer.weight"])
+    for seed in range(5):
+        learner.learn(*batch(seed))
+        seen.append(weights(learner.model)["body.layer.weight"])
+    found = learner.averaged.model.body.layer.weight
+    torch.testing.assert_close(found, torch.stack(seen).mean(dim=0), atol=1e-6, rtol=1e-5)
+
+
+def test_predictions_come_from_the_copy():
+    learner, x = averaging(), batch(99)[0]
+    for seed in range(6):
+        learner.learn(*batch(seed))
+    by_average = learner.averaged(learner.views.normalise(x))[:, :2]
+    assert torch.equal(learner.scores(x), by_average)
+    assert torch.equal(learner.snapshot().scores(x), by_average)
+    assert not torch.equal(by_average, learner.evaluator(x)[:, :2])
+
+
+@pytest.mark.parametrize("make", [partial(made, Remembering), averaging])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_learner_with_a_copy_goes_on_exactly_after_it_was_opened(make, precision, tmp_path):
+    import onepass
+
+    def teach(learner, seeds):
+        for seed in seeds:
+            if seed in (3, 7):
+                learner.new_task()
+            learner.learn(*batch(seed, (0, 1) if seed < 3 else tuple(range(seed, seed + 6))))
+        return learner
+
+    whole, stopped = (make(precision=precision) for _ in range(2))
+    teach(whole, range(12))
+    teach(stopped, range(5)).save(tmp_path / "learner.pt")
+    opened = onepass.open(tmp_path / "learner.pt", device="cpu", net=with_batchnorm())
+    assert teach(opened, range(5, 12)).state_sha256() == whole.state_sha256()
+
+
+def test_what_a_copy_takes_is_declared():
+    learner = made(Remembering)
+    learner.learn(*batch(0))
+    kept = learner.previous.state_dict()["model"].values()
+    assert learner.copy_bytes == sum(one.numel() * one.element_size() for one in kept) > 0
+
+
+def test_a_deep_copy_of_a_learner_has_copies_of_its_own():
+    learner = averaging()
+    learner.learn(*batch(0))
+    other = copy.deepcopy(learner)
+    before = weights(learner.averaged.model)
+    other.learn(*batch(1))
+    assert same(weights(learner.averaged.model), before)
+    assert not same(weights(other.averaged.model), before)
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, and a statistic that no file keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 6)
+        self.second = torch.nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+def test_a_weight_that_two_layers_share_is_averaged_once():
+    learner = averaging(net=Tied())
+    learner.prepare((6,), torch.float32)
+    before = learner.averaged.model.body.first.weight.clone()
+    learner.learn(*batch(0))
+    after = learner.model.body.first.weight
+    expected = before + 0.5 * (after - before)  # the first update goes half the way
+    torch.testing.assert_close(learner.averaged.model.body.first.weight, expected)
+
+
+def test_what_is_neither_a_weight_nor_a_statistic_is_the_networks_own():
+    """A count has no mean that anybody would expect, and a mask of infinities has none at all."""
+    learner = averaging(net=Tied())
+    learner.learn(*batch(0))
+    followed = learner.averaged.model.body
+    assert float(followed.steps) == 1
+    assert torch.equal(followed.mask, torch.tensor([0.0, -torch.inf]))

@@ -1,0 +1,89 @@
+"""A learner that repeats its steps on each batch. That a step which fails in a repeat leaves no
+trace is in `test_failing.py`."""
+
+import pytest
+import torch
+from replaying import BOUNDARY, batches, flat, learned, random_batches, small
+from selfteaching import TASKS, Normed
+
+from onepass import ER, GSS, BiC
+from onepass.learning import registry
+from onepass.memory import Reservoir
+from onepass.tools.checks import CHECKS
+
+
+def learn_by_hand(learner, x, y, times):
+    """So many steps on a batch, each begun by itself; the memory is held until the last."""
+    if not learner.prepared:
+        learner.prepare(tuple(x.shape[1:]), x.dtype)
+    labels, trainer = y.tolist(), learner.trainer
+    known = not learner.book.has_unseen(labels)
+    rows = learner._admit(labels)
+    for turn in range(times):
+
+        def step(x, y, turn=turn):
+            trainer.begins, trainer.lets_in = turn == 0, turn == times - 1
+            return learner.taught_step(x, y)
+
+        done = trainer.run(step, x, rows)
+    if known:
+        learner.book.enter(labels)
+    learner.steps += 1
+    return done
+
+
+@pytest.mark.parametrize("taught", [{}, {"average": 0.9, "distil": 1.0, "distil_raw": True}])
+@pytest.mark.parametrize("key", ["er", "gsa", "gss", "aser", "derpp", "bic", "rainbow-rt"])
+def test_repeats_are_so_many_steps_with_the_memory_held(key, taught):
+    kind = registry.get(key).learner
+    settings = {"net": Normed(), "lr": 0.05, **taught}
+    repeated, by_hand = small(kind, repeats=3, **settings), small(kind, **settings)
+    for item in batches(TASKS):
+        if item == BOUNDARY:
+            repeated.new_task()
+            by_hand.new_task()
+        else:
+            steps = repeated.learn(*item), learn_by_hand(by_hand, *item, times=3)
+            assert torch.equal(steps[0].loss, steps[1].loss)
+        assert repeated.state_sha256() == by_hand.state_sha256()
+
+
+def test_repeats_train_more_often():
+    once, twice = (learned(small(ER, repeats=n), batches(TASKS)) for n in (1, 2))
+    assert once.steps == twice.steps == 6
+    assert not torch.allclose(flat(once), flat(twice), atol=1e-2)
+
+
+@pytest.mark.parametrize("key", ["er", "gsa", "derpp", "rainbow-rt", "ocm"])
+def test_the_memory_is_offered_each_sample_once(key, monkeypatch):
+    offered = []
+    have_offered = Reservoir._have_offered
+    monkeypatch.setattr(
+        Reservoir,
+        "_have_offered",
+        lambda store, more: (offered.append(int(more)), have_offered(store, more)),
+    )
+    learned(small(registry.get(key).learner, net=Normed(), lr=0.05, repeats=3), batches(TASKS))
+    assert offered == [len(labels) for labels in TASKS if labels != BOUNDARY]
+
+
+def test_gss_keeps_to_the_contract_too():
+    """The whole contract takes long with it, and is run with what is slow."""
+    CHECKS["an_average_may_teach"](GSS)
+
+
+def test_what_bic_holds_out_is_trained_on_in_no_repeat(monkeypatch):
+    learner = small(BiC, net=Normed(), lr=0.05, memory=40, validation=0.5, repeats=3)
+    trained, held = [], []
+    forward = learner.forward
+
+    def noting_forward(batch):
+        trained.extend(row.tolist() for row in batch.x[batch.weight > 0])
+        return forward(batch)
+
+    monkeypatch.setattr(learner, "forward", noting_forward)
+    for x, y in random_batches(6, size=6):
+        learner.learn(x, y)
+        held.extend(row.tolist() for row in learner.held_out.x[: int(learner.held_out.size)])
+    assert len(held) > 10
+    assert not [row for row in held if row in trained]

@@ -1,0 +1,191 @@
+"""Averages, lessons and repeats together: the contract, files, what is refused, and the command.
+What holds for every method is in the contract; each of the three by itself is in
+`test_averaged.py`, `test_taught.py` and `test_repeats.py`."""
+
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from command import onepass as command
+from command import refused
+from replaying import BOUNDARY, learned, small
+from teaching import register
+
+import onepass
+from onepass import ER, GSA, InputError
+from onepass.learning import registry
+from onepass.tools.checks import CHECKS, check_method
+
+TAUGHT = {"average": "growing", "distil": 1.0, "distil_raw": True, "repeats": 2}
+
+# ---- the contract, of methods that have all of it without being asked
+
+
+@dataclass(kw_only=True, eq=False)
+class TaughtER(ER):
+    average: float | str | None = "growing"
+    distil: float = 1.0
+    distil_raw: bool = True
+    repeats: int = 2
+
+
+@dataclass(kw_only=True, eq=False)
+class TaughtGSA(GSA):
+    average: float | str | None = 0.9
+    distil: float = 1.0
+    repeats: int = 3
+
+
+def test_a_step_with_a_lesson_stays_on_the_device():
+    CHECKS["the_step_stays_on_the_device"](TaughtER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [TaughtER, TaughtGSA])
+def test_the_whole_contract_is_kept_with_lessons_and_repeats(kind, monkeypatch):
+    register(monkeypatch, kind)
+    outcome = check_method(kind)
+    # these are here and not in a method's file
+    assert not outcome.failed.keys() - {"the_file_explains_itself"}, outcome.failed
+
+
+# ---- files, snapshots, bytes
+
+
+LIVES = [range(5), range(5), BOUNDARY, range(3, 8), range(5, 8), BOUNDARY, range(10, 20), range(20)]
+
+
+def pictures(items):
+    """Coloured ones, of these labels."""
+    source = torch.Generator().manual_seed(2)
+    for item in items:
+        if item == BOUNDARY:
+            yield item
+        else:
+            shape = (len(item), 3, 6, 6)
+            x = torch.randint(256, shape, generator=source, dtype=torch.uint8)
+            yield x, torch.tensor(list(item))
+
+
+def on_pictures(key):
+    """A small learner with all that the method can have."""
+    kind = registry.get(key).learner
+    can = {name: value for name, value in TAUGHT.items() if name not in kind.cannot}
+    return small(kind, net="mlp", augment="crop-grey", lr=1e-3, **kind.quick, **can)
+
+
+@pytest.mark.parametrize("key", ["er", "gsa", "ocm"])
+def test_it_is_saved_and_goes_on_exactly(key, tmp_path):
+    """The head grows when the file has been opened."""
+    lives = list(pictures(LIVES))
+    whole, stopped = learned(on_pictures(key), lives), learned(on_pictures(key), lives[:4])
+    stopped.save(tmp_path / "learner.pt")
+    opened = onepass.open(tmp_path / "learner.pt", device="cpu")
+    assert opened.get_params() == stopped.get_params()
+    assert opened.state_sha256() == stopped.state_sha256()
+    learned(opened, lives[4:])
+    assert opened.averaged.model.head.capacity == 32
+    assert opened.state_sha256() == whole.state_sha256()
+    x = lives[-1][0]
+    assert torch.equal(opened.scores(x), whole.scores(x))
+
+
+@pytest.mark.parametrize("key", ["er", "scr", "co2l", "bic"])
+def test_files_without_the_memory_and_snapshots_predict_with_the_average(key, tmp_path):
+    lives = list(pictures(LIVES))
+    learner, x = learned(on_pictures(key), lives[:-1]), lives[-1][0]
+    by_average = learner.scores(x)
+    with torch.no_grad():  # who asks the network now would say something else
+        for parameter in learner.model.parameters():
+            parameter.mul_(0.5)
+    learner._scorer = None
+    learner.save(tmp_path / "learner.pt", memory=False)
+    assert torch.equal(onepass.open(tmp_path / "learner.pt", device="cpu").scores(x), by_average)
+    assert torch.equal(learner.snapshot().scores(x), by_average)
+
+
+# ---- what is refused
+
+
+DECAY = "a decay in [0, 1), growing, arrivals, or none"
+RULE = "a number or growing or arrivals or none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"average": 1.0}, f"average must be {DECAY}, not 1.0"),
+        ({"average": -0.1}, f"average must be {DECAY}, not -0.1"),
+        ({"average": math.nan}, f"average must be {RULE}, not nan"),
+        ({"average": "slow"}, f"average must be {RULE}, not 'slow'"),
+        ({"average": True}, f"average must be {RULE}, not True"),
+        ({"average": 0.9, "distil_from": 2, "distil": 1}, f"distil_from must be {DECAY}, not 2"),
+        ({"average": 0.9, "distil_from": 0.9}, "distil_from must be none where distil is 0"),
+        ({"average": 0.9, "distil": -1}, "distil must be zero or more, not -1"),
+        ({"distil": 1}, "distil must be 0 where there is no average to teach"),
+        ({"distil_temperature": 0}, "distil_temperature must be positive, not 0"),
+        ({"repeats": 0}, "repeats must be at least 1, not 0"),
+        ({"repeats": 1.5}, "repeats must be a whole number, not 1.5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings, says):
+    with pytest.raises(InputError) as caught:
+        ER(**settings)
+    assert str(caught.value).startswith(f"er: {says}")
+
+
+CANNOT = {
+    "gdumb": {"average": 0.9, "distil": 1.0, "repeats": 2, "norms": "memory"},
+    "scr": {"distil": 1.0, "norms": "memory"},
+    "co2l": {"distil": 1.0, "norms": "memory"},
+    "il2a": {"distil": 1.0},
+    "bic": {"norms": "memory"},
+}
+
+
+def test_these_methods_cannot_have_all_of_it():
+    found = {info.key: set(info.learner.cannot) for info in registry.methods()}
+    assert {key: names for key, names in found.items() if names} == {
+        key: set(settings) for key, settings in CANNOT.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [(key, name) for key, settings in CANNOT.items() for name in settings]
+)
+def test_a_method_that_cannot_says_why(key, name):
+    kind = registry.get(key).learner
+    average = {"average": 0.9} if "average" not in kind.cannot else {}
+    with pytest.raises(InputError) as caught:
+        kind(**{**average, name: CANNOT[key][name]})
+    usual = {"average": "None", "distil": "0", "repeats": "1", "norms": "running"}[name]
+    assert str(caught.value).startswith(f"{key}: {name} must be {usual}: {kind.cannot[name]}, not")
+    assert len(kind.cannot[name].split()) > 4
+
+
+# ---- the command
+
+
+def test_a_run_by_the_command_says_what_it_cost(tmp_path):
+    settings = ("average=growing", "distil=1", "repeats=2")
+    chosen = [one for setting in settings for one in ("--set", setting)]
+    where = ("--dataset", "synthetic", "--batch", 40, "--out", tmp_path / "runs")
+    done = command("run", "er", *where, *chosen, "--json")
+    assert done.status == 0, done.err
+    (file,) = (tmp_path / "runs").rglob("result.json")
+    result = json.loads(file.read_text())
+    shown = 2 * (40 + 64) / 40  # twice for each batch, the network and the average
+    assert result["trained_per_sample"] == result["scored_per_sample"] == shown
+    assert result["settings"]["average"] == "growing"
+    assert result["settings"]["repeats"] == 2
+    assert result["copy_bytes"] > 0
+    assert result["accuracy"] > 50
+
+
+def test_the_command_says_what_a_method_cannot():
+    said = refused(
+        "run", "scr", "--dataset", "synthetic", "--set", "average=0.9", "--set", "distil=1"
+    )
+    assert "scr: distil must be 0: features are trained, and there are no logits" in said

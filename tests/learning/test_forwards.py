@@ -1,0 +1,148 @@
+"""One forward of several batches, or one for each of them; and what a step may ask of either."""
+
+import pytest
+import torch
+from following_gsa import gsa
+from replaying import Normed
+from torch import Tensor, nn
+
+import onepass
+from onepass.base.parts import Output, Samples
+from onepass.functional.augment import AREA, Reflected
+from onepass.functional.views import mean_over_views
+
+
+class Keeper(nn.Module):
+    """Features that are the inputs; every batch is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches.append(x.detach())
+        return x.flatten(1)
+
+
+def keeping(mirror: bool) -> tuple[onepass.GSA, Samples]:
+    """A learner whose network keeps what it is given, and five samples."""
+    learner = gsa(net=Keeper(), mirror=mirror)
+    learner.learn(torch.zeros(2, 1, 2, 3, dtype=torch.uint8), [0, 1])
+    learner.model.body.batches.clear()
+    pixels = torch.arange(30, dtype=torch.uint8).view(5, 1, 2, 3)
+    return learner, Samples(pixels, torch.tensor([0, 1, 1, 0, 1]), torch.tensor([1.0, 1, 0, 1, 0]))
+
+
+def viewed(pixels: Tensor, mirror: bool) -> Tensor:
+    plain = pixels.float() / 255
+    return torch.cat([plain, plain.flip(3)]) if mirror else plain
+
+
+SIZES = [(2, 3), (1, 3, 1), (5,)]
+
+
+def agrees(learner: onepass.GSA, output: Output, piece: Samples, mirror: bool) -> None:
+    """The output is of these samples, and of their mirror images behind them."""
+    shown = viewed(piece.x, mirror)
+    torch.testing.assert_close(output.logits, learner.model.head(shown.flatten(1)))
+    assert output.y.tolist() == piece.y.tolist() * (1 + mirror)
+    assert output.weight.tolist() == piece.weight.tolist() * (1 + mirror)
+    assert torch.equal(output.views, shown)
+    assert not output.views.requires_grad
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_joint_forward_is_one_of_all_samples(mirror, sizes):
+    learner, samples = keeping(mirror)
+    pieces = samples.cut(*sizes)
+    outputs = learner.forward(*pieces)
+    (batch,) = learner.model.body.batches
+    assert torch.equal(batch, viewed(samples.x, mirror))
+    for output, piece in zip(outputs, pieces, strict=True):
+        assert isinstance(output, Output)
+        agrees(learner, output, piece, mirror)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("mirror", [False, True])
+def test_forwards_apart_give_each_a_batch_of_its_own_and_the_same_output(mirror, sizes):
+    learner, samples = keeping(mirror)
+    pieces = samples.cut(*sizes)
+    outputs = learner.forward_apart(*pieces)
+    batches = list(learner.model.body.batches)
+    for output, batch, piece in zip(outputs, batches, pieces, strict=True):
+        assert torch.equal(batch, viewed(piece.x, mirror))
+        agrees(learner, output, piece, mirror)
+
+
+@pytest.mark.parametrize(("forward", "batches"), [("forward", 1), ("forward_apart", 2)])
+def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several(forward, batches):
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    samples = Samples(x, torch.tensor([0, 1, 1, 0, 1]), torch.ones(5))
+    learner = gsa(net=Normed())
+    learner.prepare((6,), torch.float32)
+    getattr(learner, forward)(*samples.cut(2, 3))
+    expected = Normed()
+    for piece in [x] if batches == 1 else x.split([2, 3]):
+        expected(piece)
+    norm = learner.model.body.norm
+    assert int(norm.num_batches_tracked) == batches
+    torch.testing.assert_close(norm.running_mean, expected.norm.running_mean)
+    torch.testing.assert_close(norm.running_var, expected.norm.running_var)
+
+
+@pytest.mark.parametrize("forward", ["forward", "forward_apart"])
+def test_both_forwards_draw_the_same_views(forward):
+    """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""
+    learner, samples = keeping(mirror=True)
+    state = learner.rngs["augmentation"].get_state()
+    learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", Reflected(AREA)
+    expected = learner.views(samples.x)
+    learner.rngs["augmentation"].set_state(state)
+    shown = [output.views for output in getattr(learner, forward)(*samples.cut(2, 3))]
+    for got, piece in zip(shown, learner.views.cut(expected, [2, 3]), strict=True):
+        torch.testing.assert_close(got, piece)
+
+
+def test_gradients_reach_each_batch_of_a_joint_forward_alone():
+    learner, samples = keeping(mirror=True)
+    first, second = learner.forward(*samples.cut(2, 3))
+    (gradient,) = torch.autograd.grad(second.logits.sum(), learner.model.head.weight)
+    shown = viewed(samples.x[2:], mirror=True).flatten(1).sum(dim=0)
+    torch.testing.assert_close(gradient, shown.expand_as(gradient))
+    assert first.logits.requires_grad
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (1, 3, 1), (5,), (0, 5)])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_piece_of_the_views_has_its_samples_and_their_mirror_images(mirror, sizes):
+    learner, samples = keeping(mirror)
+    pieces = learner.views.cut(learner.views(samples.x), sizes)
+    for got, piece in zip(pieces, samples.cut(*sizes), strict=True):
+        assert torch.equal(got, viewed(piece.x, mirror))
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_value_per_sample_is_the_mean_over_its_views(mirror):
+    values = torch.arange(5 * (1 + mirror)).float()
+    expected = [2.5 + place for place in range(5)] if mirror else list(range(5))
+    assert mean_over_views(values, 5).tolist() == expected
+    wide = torch.stack([values, 2 * values], dim=1)
+    assert mean_over_views(wide, 5).tolist() == [[one, 2 * one] for one in expected]
+
+
+def test_each_sample_counts_once_for_each_view():
+    images, vectors = gsa(net=Keeper(), mirror=True), gsa(net=Keeper(), mirror=True)
+    assert images.views_per_sample == 2
+    images.prepare((1, 2, 3), torch.uint8)
+    vectors.prepare((6,), torch.float32)
+    assert images.views_per_sample == 2
+    assert vectors.views_per_sample == 1  # they have no mirror image
+    assert gsa(net=Keeper()).views_per_sample == 1
+
+
+def test_what_the_network_was_not_shown_cannot_be_asked_for():
+    _, samples = keeping(mirror=False)
+    with pytest.raises(LookupError, match="without keeping the views"):
+        _ = Output(torch.zeros(5, 3), samples.y, samples.weight).views

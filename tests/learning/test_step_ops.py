@@ -1,0 +1,224 @@
+"""What a step is written with: samples, gradients, the memory, and the order of keeping and
+descending."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from teaching import TASKS, batch, made, teach
+from torch import nn
+
+from onepass import ER, Finetune
+from onepass.base.parts import Step
+from onepass.functional.losses import cross_entropy
+from onepass.memory import Reservoir
+
+
+@dataclass(kw_only=True, eq=False)
+class InTwo(Finetune):
+    """Fine-tuning whose gradients are made first and applied afterwards."""
+
+    def step(self, x, y):
+        (new,) = self.forward(self.as_samples(x, y))
+        loss = cross_entropy(new, among=self.seen)
+        self.descend_along(self.gradients(loss))
+        return Step.of(loss, new)
+
+
+@dataclass(kw_only=True, eq=False)
+class Replaying(ER):
+    """Experience replay that does what it is told to in one of several orders."""
+
+    order: str = "keep, descend"
+
+    def step(self, x, y):
+        stream = self.as_samples(x, y)
+        replay = self.store.draw(self.replay, fallback=stream)
+        stream_out, replay_out = self.forward(stream, replay)
+        loss = cross_entropy(stream_out, self.seen) + cross_entropy(replay_out, self.seen)
+        does = {
+            "keep": lambda: self.keep(x, y),
+            "descend": lambda: self.descend(loss),
+            "descend along": lambda: self.descend_along(self.gradients(loss)),
+            "draw": lambda: self.store.draw(self.replay, fallback=stream),
+        }
+        for what in self.order.split(", "):
+            does[what]()
+        return Step.of(loss, stream_out, replay_out)
+
+
+class Normed(nn.Module):
+    """Layers whose features are told from each other by mode and precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        source = torch.Generator().manual_seed(0)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1, 1, generator=source)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.layer(x)))
+
+
+# ---- gradients, then a step along them
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "nesterov"])
+@pytest.mark.parametrize("head", ["trained", "frozen"])
+def test_descending_along_gradients_is_descending_bit_for_bit(optimizer, head):
+    ends = []
+    for method in (Finetune, InTwo):
+        learner = made(method, optimizer=optimizer, head=head)
+        for labels in TASKS:
+            learner.new_task()
+            teach(learner, labels, times=4)
+        ends.append(learner.state_sha256())
+    assert ends[0] == ends[1]
+
+
+def test_a_parameter_that_the_loss_does_not_reach_has_a_gradient_of_zeros():
+    @dataclass(kw_only=True, eq=False)
+    class Beside(Finetune):
+        def extra_modules(self, features, rng):
+            return {"second": nn.Linear(features, 16)}
+
+    learner = made(Beside)
+    teach(learner, [0, 1])
+    x, y = batch([0, 1])
+    found = learner.gradients(F.cross_entropy(learner.model(x), y))
+    names = [name for name, one in learner.model.named_parameters() if one.requires_grad]
+    assert [one.shape for one in found] == [one.shape for one in learner.trainer.trainable]
+    silent = {name for name, one in zip(names, found, strict=True) if not one.any()}
+    assert silent == {"second.weight", "second.bias"}
+
+
+def test_gradients_are_asked_for_and_nothing_is_left_behind():
+    learner = teach(made(Finetune), [0, 1])
+    for parameter in learner.trainer.trainable:
+        parameter.grad = None
+    before = learner.state_sha256()
+    x, y = batch([0, 1])
+    learner.gradients(F.cross_entropy(learner.model(x), y))
+    assert all(one.grad is None for one in learner.model.parameters())
+    assert learner.state_sha256() == before
+
+
+def test_too_few_gradients_are_an_error():
+    learner = made(Finetune)
+    teach(learner, [0, 1])
+    with pytest.raises(ValueError, match="shorter"):
+        learner.descend_along([torch.zeros_like(one) for one in learner.trainer.trainable[:-1]])
+
+
+# ---- keeping, and then descending
+
+
+@pytest.mark.parametrize("descend", ["descend", "descend along"])
+def test_nothing_is_drawn_between_keeping_and_descending(descend):
+    """A captured step does both at the same time."""
+    learner = made(Replaying, memory=5, replay=4, order=f"keep, draw, {descend}")
+    with pytest.raises(RuntimeError, match="before `keep`, or after `descend`, not in between"):
+        learner.learn(*batch([0, 1]))
+
+
+@pytest.mark.parametrize("descend", ["descend", "descend along"])
+def test_before_and_after_both_it_can_be_drawn_from(descend):
+    learner = made(Replaying, memory=5, replay=4, order=f"draw, keep, {descend}, draw")
+    teach(learner, [0, 1], times=4)
+    assert int(learner.store.offered) == 8
+    assert len(learner.store.draw(3, learner.as_samples(*batch([0]))).y) == 3
+
+
+def test_whether_it_keeps_before_it_descends_or_after_changes_no_bit():
+    orders = ("keep, descend", "descend, keep", "keep, descend along")
+    ends = set()
+    for order in orders:
+        learner = made(Replaying, memory=5, replay=4, order=order)
+        for labels in TASKS:
+            teach(learner, labels, times=4)
+        ends.add(learner.state_sha256())
+    assert len(ends) == 1
+
+
+def test_a_step_that_only_keeps_leaves_the_memory_open():
+    learner = made(Replaying, memory=5, replay=4, order="keep")
+    teach(learner, [0, 1])
+    assert int(learner.store.size) == 5
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_step_that_fails_after_keeping_leaves_the_memory_open(stop, monkeypatch):
+    learner = made(Replaying, memory=5, replay=4)
+    teach(learner, [0, 1], times=stop)
+
+    def fail(loss):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learner.trainer, "descend", fail)
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(*batch([0, 1]))
+    monkeypatch.undo()
+    learner.learn(*batch([0, 1]))
+    assert learner.steps == stop + 1
+
+
+def test_a_batch_is_kept_in_the_memory_that_is_named_with_fields_of_its_own():
+    @dataclass(kw_only=True, eq=False)
+    class Two(Finetune):
+        def build(self, shape, dtype):
+            self.store = Reservoir(20, shape, dtype, self.rngs["draws"])
+            fields = {"step": torch.tensor(0)}
+            self.second = Reservoir(20, shape, dtype, self.rngs["draws"], fields)
+
+        def step(self, x, y):
+            self.keep(x[:1], y[:1])
+            self.keep(x, y, store=self.second, step=torch.full_like(y, self.steps))
+            return super().step(x, y)
+
+    learner = teach(made(Two), [3, 4, 5])
+    assert learner.store.y[: int(learner.store.size)].tolist() == [0] * 3
+    assert learner.second.y[: int(learner.second.size)].tolist() == [0, 1, 2] * 3
+    assert learner.second.fields["step"][:9].tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert torch.equal(learner.second.x[:3], batch([3, 4, 5])[0])
+
+
+# ---- samples, features, rows
+
+
+def test_samples_of_the_stream_all_count():
+    learner = made(Finetune)
+    x, y = batch([0, 1, 2])
+    samples = learner.as_samples(x, y)
+    assert samples.x is x and samples.y is y
+    assert samples.weight.tolist() == [1, 1, 1]
+    assert samples.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_features_are_those_of_the_evaluating_network_of_samples_as_they_are(precision):
+    learner = made(Finetune, net=Normed(), precision=precision, mean=(0.5,), std=(2.0,))
+    teach(learner, [0, 1, 2])
+    before = learner.state_sha256()
+    x, _ = batch([0, 1, 2] * 300)  # more than are taken at once
+    found = learner.features_of(x)
+    assert found.dtype == torch.float32 and not found.requires_grad
+    assert found.shape == (900, 8)
+    expected = learner.evaluator.features((x - 0.5) / 2).float().detach()
+    torch.testing.assert_close(found, expected)
+    alone = learner.features_of(x[:1])
+    torch.testing.assert_close(alone, found[:1])
+    assert learner.state_sha256() == before
+    assert all(module.training for module in learner.model.modules())
+
+
+def test_rows_are_new_until_the_boundary_and_old_from_then_on():
+    learner = made(Finetune)
+    for task, labels in enumerate(TASKS):
+        learner.new_task()
+        teach(learner, labels, times=1)
+        rows = range(16)
+        assert learner.seen.tolist() == [row < 2 * task + 2 for row in rows]
+        assert learner.new.tolist() == [2 * task <= row < 2 * task + 2 for row in rows]
+        assert learner.old.tolist() == [row < 2 * task for row in rows]

@@ -1,0 +1,139 @@
+"""A run's result, of methods that train or count beside their steps; and with which data and
+versions a run is resumed."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from command import onepass, same, untouched
+from following import Stopped, stop_after
+from teaching import Tidy, register
+
+from onepass import DataError, Finetune, load
+from onepass.base.errors import RunError
+from onepass.data import DATASETS
+from onepass.report import layout, rows
+from onepass.runs.execute import run
+from onepass.runs.folder import versions
+from onepass.runs.spec import Job
+
+JOB = Job("er", "synthetic", batch=30, device="cpu")  # 20 steps
+SAME = ("state_sha256", "accuracy", "accuracy_matrix", "anytime_accuracy")
+
+
+@dataclass(kw_only=True, eq=False)
+class Late(Finetune):
+    """Says that it trains when scores are asked for."""
+
+    trains_to_score = True
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    register(monkeypatch, Tidy, Late)
+
+
+def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
+    job = Job("test-tidy", "synthetic", device="cpu")
+    whole = run(job, tmp_path / "whole")
+    for step in (12, 30):  # the first task's last step, and one inside the third
+        with pytest.raises(Stopped):
+            run(job, tmp_path / "broken", resume=True, checkpoint=6, listeners=[stop_after(step)])
+    result = run(job, tmp_path / "broken", resume=True)
+    points = len((tmp_path / "whole" / job.folder_name / "events.jsonl").read_text().splitlines())
+    assert whole.images_beside_steps == {
+        "task ends": {"trained": 5 * 4, "scored": 5},
+        "scores": {"trained": 0, "scored": 3 * points},
+    }
+    for key in ("images_beside_steps", "state_sha256", "accuracy_matrix"):
+        assert getattr(result, key) == getattr(whole, key), key
+
+
+def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
+    result = run(Job("test-late", "synthetic", device="cpu"), tmp_path)
+    assert result.forgetting is None
+    assert result.forgetting_all_tasks is None
+    assert result.accuracy_matrix[:-1] == [[None] * 5] * 4
+    assert None not in result.accuracy_matrix[-1]
+    assert result.anytime_accuracy is None
+    assert result.accuracy == pytest.approx(result.mean_task_accuracy)
+    (row,) = rows.summarise([result])
+    assert row.forgetting is None
+    table = layout.grid([row])
+    assert [len(cells) for cells in table.body] == [len(table.header)]
+
+    whole = run(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
+    assert whole.forgetting >= 0
+    assert whole.params_sha256 == result.params_sha256
+
+
+# ---- with which data and versions
+
+
+def test_a_finished_run_is_not_given_for_other_data_of_the_same_name(tmp_path, monkeypatch):
+    first = run(JOB, tmp_path)
+    data = load("synthetic")
+    changed = data.test_x.clone()
+    changed[7, 0, 3, 3] ^= 1  # one bit of one image
+    own = replace(DATASETS["synthetic"], make=lambda: replace(data, test_x=changed))
+    monkeypatch.setitem(DATASETS.entries, "synthetic", own)
+    with untouched(tmp_path), pytest.raises(RunError, match="other data"):
+        run(JOB, tmp_path, resume=True)
+
+    def gone():
+        raise DataError("there is no such thing")
+
+    # nothing to compare with
+    monkeypatch.setitem(DATASETS.entries, "synthetic", replace(own, make=gone))
+    assert run(JOB, tmp_path, resume=True) == first
+
+
+def stopped(out, step, **options):
+    with pytest.raises(Stopped):
+        run(JOB, out, resume=True, checkpoint=5, listeners=[stop_after(step)], **options)
+
+
+def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_recorded(
+    tmp_path, monkeypatch
+):
+    whole = run(JOB, tmp_path / "whole")
+    here, out = versions(), tmp_path / "broken"
+    stopped(out, 7)
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
+    with untouched(out), pytest.raises(RunError, match=r"torch .*9\.9\.0.*--anyway") as refused:
+        run(JOB, out, resume=True)
+    assert here["torch"] in str(refused.value)
+    assert "\n" not in str(refused.value)
+    stopped(out, 12, anyway=True)  # was at 5
+    stopped(out, 17)  # with the versions of the last checkpoint
+    monkeypatch.setattr("onepass.runs.folder.__version__", "0.0.9")
+    with untouched(out), pytest.raises(RunError, match=r"onepass .*0\.0\.9"):
+        run(JOB, out, resume=True)
+    result = run(JOB, out, resume=True, anyway=True)
+    assert same(result, SAME) == same(whole, SAME)
+    written = json.loads((Path(result.out) / "result.json").read_text())["other_versions"]
+    assert (
+        result.other_versions
+        == written
+        == [
+            {"step": 5, "onepass": here["onepass"], "torch": "9.9.0"},
+            {"step": 15, "onepass": "0.0.9", "torch": "9.9.0"},
+        ]
+    )
+    assert whole.other_versions == []
+
+
+def test_a_finished_run_of_other_versions_is_given_only_if_told_to(tmp_path, monkeypatch):
+    first = run(JOB, tmp_path)
+    asked = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
+    with untouched(tmp_path):
+        refused = onepass(*asked, "--out", tmp_path, "--resume")
+        given = onepass(*asked, "--out", tmp_path, "--resume", "--anyway")
+        alone = onepass(*asked, "--out", tmp_path / "new", "--anyway")
+    assert (refused.status, refused.out) == (2, "")
+    assert "9.9.0" in refused.error and "--anyway" in refused.error
+    assert given.record == json.loads(json.dumps(first.printed()))
+    assert alone.status == 2 and "--resume" in alone.error

@@ -1,0 +1,269 @@
+"""By what a run is known: its content, never the words that asked for it nor where it lies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import onepass, same, untouched
+from following import Following, Stopped, stop_after
+from registries import put_back
+
+from onepass import load
+from onepass.base.errors import DataError, RunError
+from onepass.learning import registry
+from onepass.learning.registry import METHODS
+from onepass.report import rows
+from onepass.runs.execute import run
+from onepass.runs.resources import Supplies
+from onepass.runs.spec import Job
+
+PLAIN = Job("er", "digits", device="cpu")
+SHORT = Job("er", "synthetic", batch=60, device="cpu")
+SAME = ("state_sha256", "accuracy_matrix", "identity")
+
+
+def known(job: Job) -> Job:
+    return Supplies().known(job)
+
+
+def raised(monkeypatch: pytest.MonkeyPatch, method: str, revision: int) -> None:
+    """As if the method's numbers had moved."""
+    put_back(monkeypatch, METHODS)
+    METHODS.entries[method] = replace(registry.get(method), revision=revision)
+
+
+# ---- which jobs are one run
+
+
+def by_hand(method: str, preset: str) -> dict[str, str]:
+    return {
+        name: str(value)
+        for name, value in registry.get(method).learner.presets[preset].settings.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (PLAIN, replace(PLAIN, settings={"lr": "0.001"})),
+        (PLAIN, replace(PLAIN, settings={"lr": "1e-3", "head": "trained"}, tasks=5)),
+        (PLAIN, replace(PLAIN, stream="class-incremental:tasks=5,batch=10")),
+        (PLAIN, replace(PLAIN, data_root="/elsewhere", probes=("balance",))),
+        (
+            replace(PLAIN, method="scr", preset="official"),
+            replace(PLAIN, method="scr", settings=by_hand("scr", "official")),
+        ),
+        (replace(PLAIN, settings={"lr": "1"}), replace(PLAIN, settings={"lr": "1.0"})),
+        (replace(PLAIN, method="finetune"), replace(PLAIN, method="finetune", memory=7)),
+        (replace(PLAIN, method="joint"), replace(PLAIN, method="joint", tasks=2, memory=7)),
+        (replace(PLAIN, tasks=2), replace(PLAIN, stream="class-incremental:tasks=2")),
+    ],
+)
+def test_other_words_for_the_same_content_are_the_same_run(one: Job, other: Job) -> None:
+    assert known(one).identity == known(other).identity
+    assert one.folder_name == other.folder_name
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"method": "gsa"},
+        {"dataset": "synthetic"},
+        {"memory": 99},
+        {"seed": 1},
+        {"settings": {"lr": "0.002"}},
+        {"tasks": 2},
+        {"batch": 20},
+        {"class_order": "shuffled"},
+        {"stream": "class-incremental:boundaries=false"},
+        {"normalise": "first-task"},
+        {"validation": 0.1},
+        {"every": 7},
+        {"prequential": True},
+        {"threads": 2},
+        {"deterministic": True},
+    ],
+    ids=" ".join,
+)
+def test_whatever_may_change_the_numbers_or_the_record_makes_another_run(
+    other: dict[str, object],
+) -> None:
+    assert known(replace(PLAIN, **other)).identity != known(PLAIN).identity
+    assert replace(PLAIN, **other).folder_name != PLAIN.folder_name
+
+
+def test_names_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PLAIN.folder_name == "er-digits-m100-s0"
+    assert Job("finetune", seed=3).folder_name == "finetune-digits-s3"
+    raised(monkeypatch, "er", 2)
+    assert PLAIN.folder_name == "er-digits-m100-s0-r2"
+
+
+def test_what_a_run_is_known_by_does_not_change_from_day_to_day() -> None:
+    """Lines of results, and folders, would not be found again: what comes later is named here only
+    where it is otherwise than by default."""
+    digits = load("digits").sha256()
+    plain = {"revision": 1, "dataset": "digits", "data_sha256": digits, "device": "cpu"}
+    job = known(replace(PLAIN, settings={"lr": "0.01"}, tasks=2, validation=0.1, every=50))
+    assert known(PLAIN).known_by == {"method": "er", "memory": 100, "seed": 0, **plain}
+    assert job.known_by == {
+        **known(PLAIN).known_by,
+        "settings": {"lr": 0.01},
+        "stream": {"tasks": 2},
+        "validation": 0.1,
+        "every": 50,
+    }
+
+
+def test_a_run_records_what_it_is_known_by(tmp_path: Path) -> None:
+    job = replace(SHORT, settings={"mean": "(0.5,)", "std": "(0.2,)"}, validation=0.2)
+    result = run(job, tmp_path)
+    described = json.loads((Path(result.out) / "run.json").read_text())
+    assert result.identity == described["identity"] == known(job).identity
+    assert described["job"] == known(job).known_by
+    assert (result.revision, result.validation, result.threads) == (1, 0.2, 1)
+    assert result.data_sha256 == load("synthetic").sha256()  # all of them, not what was held out
+    assert (result.settings["mean"], result.settings["lr"]) == ([0.5], 1e-3)
+    assert result.stream_settings["batch"] == 60
+    assert (result.gpu, result.commit is None) == (None, described["commit"] is None)
+
+
+# ---- data and runs that are moved
+
+
+def vectors(path: Path, shift: float = 0.0) -> Path:
+    x = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32) + np.float32(shift)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, x=x, y=np.arange(400) % 4)
+    return path
+
+
+def own(path: Path) -> Job:
+    return Job("er", str(path), test_fraction=0.5, device="cpu")  # 20 steps
+
+
+@pytest.mark.parametrize("name", ["mine.npz", "renamed.npz"])
+def test_data_and_runs_that_moved_together_go_on(name: str, tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    job = own(vectors(here / "data/mine.npz"))
+    whole = run(job, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(job, here / "runs", checkpoint=5, listeners=[stop_after(12)])
+    shutil.move(here, there)
+    (there / "data/mine.npz").rename(there / "data" / name)
+    moved = own(there / "data" / name)
+    following = Following()
+    result = run(moved, there / "runs", resume=True, listeners=[following])
+    assert following.told[0] == ("started", 10)
+    assert same(result, SAME) == same(whole, SAME)
+    assert len(list((there / "runs").iterdir())) == 1
+    again = run(moved, there / "runs", resume=True, listeners=[stop_after(1)])
+    assert again == result
+
+
+def test_the_same_data_at_two_places_are_one_row(tmp_path: Path) -> None:
+    first = run(own(vectors(tmp_path / "a/mine.npz")), tmp_path / "runs")
+    second = run(replace(own(vectors(tmp_path / "b/mine.npz")), seed=1), tmp_path / "runs")
+    (row,) = rows.summarise([first, second])
+    assert (row.runs, row.dataset) == (2, "mine")
+
+
+def test_data_that_are_gone_are_named(tmp_path: Path) -> None:
+    """Which run was asked for, nobody can tell without them."""
+    job = own(vectors(tmp_path / "mine.npz"))
+    run(job, tmp_path / "runs")
+    (tmp_path / "mine.npz").unlink()
+    with untouched(tmp_path), pytest.raises(DataError, match=r"mine\.npz"):
+        run(job, tmp_path / "runs", resume=True)
+
+
+def test_other_data_at_the_same_place_are_another_run(tmp_path: Path) -> None:
+    first = run(own(vectors(tmp_path / "mine.npz")), tmp_path / "runs")
+    with untouched(Path(first.out)):
+        second = run(own(vectors(tmp_path / "mine.npz", shift=1)), tmp_path / "runs", resume=True)
+    assert first.identity != second.identity
+    assert Path(first.out).exists() and first.out != second.out
+    shown = rows.summarise([first, replace(second, seed=1)])
+    assert [row.runs for row in shown] == [1, 1]
+    assert shown[0].dataset != shown[1].dataset
+
+
+def test_methods_on_the_same_data_of_ones_own_do_not_take_each_other_for_renamed(
+    tmp_path: Path,
+) -> None:
+    job = own(vectors(tmp_path / "mine.npz"))
+    for method in ("er-ace", "er"):
+        assert run(replace(job, method=method), tmp_path / "runs").method == method
+
+
+# ---- revisions
+
+
+def test_a_raised_revision_runs_anew_beside_the_old_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = run(SHORT, tmp_path / "runs")
+    raised(monkeypatch, "er", 2)
+    with untouched(Path(old.out)):
+        new = run(SHORT, tmp_path / "runs", resume=True)
+    assert (old.revision, new.revision) == (1, 2)
+    assert old.identity != new.identity
+    run(replace(SHORT, seed=1), tmp_path / "runs")
+    run(replace(SHORT, method="finetune"), tmp_path / "runs")
+    shown = rows.summarise(rows.read(tmp_path / "runs"))
+    assert [(row.method, row.variant, row.runs) for row in shown] == [
+        ("er", "revision=1 batch=60", 1),
+        ("er", "batch=60", 2),
+        ("finetune", "batch=60", 1),
+    ]
+    picture = tmp_path / "a.svg"
+    assert onepass("figure", "accuracy", tmp_path / "runs", "-o", picture).status == 0
+    assert picture.read_text().count("er revision=1") > 0
+    shutil.rmtree(new.out)
+    lone = onepass("figure", "accuracy", old.out, "-o", picture)
+    assert lone.status == 0 and "er revision=1" in picture.read_text()
+
+
+# ---- runs of earlier versions
+
+
+def age(folder: Path) -> None:
+    """Makes a run's files those of a version that knew no identity."""
+    later = ("identity", "revision", "settings", "data_sha256", "validation", "commit", "gpu")
+    for name in ("run.json", "result.json"):
+        if (folder / name).exists():
+            content = json.loads((folder / name).read_text())
+            old = {key: content[key] for key in content if key not in later}
+            (folder / name).write_text(json.dumps(old))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_of_an_earlier_version_is_not_resumed(finished: bool, tmp_path: Path) -> None:
+    if finished:
+        run(SHORT, tmp_path)
+    else:
+        with pytest.raises(Stopped):
+            run(SHORT, tmp_path, checkpoint=2, listeners=[stop_after(5)])
+    age(tmp_path / SHORT.folder_name)
+    with untouched(tmp_path), pytest.raises(RunError, match=r"earlier version.*--out") as refused:
+        run(SHORT, tmp_path, resume=True)
+    assert "\n" not in str(refused.value)
+
+
+def test_runs_of_earlier_versions_are_shown_and_never_averaged_with_later_ones(
+    tmp_path: Path,
+) -> None:
+    age(Path(run(SHORT, tmp_path / "old").out))
+    (row,) = rows.summarise(rows.read(tmp_path))
+    assert row.variant == "batch=60"
+    run(replace(SHORT, seed=1), tmp_path / "new")
+    shown = rows.summarise(rows.read(tmp_path))
+    assert sorted((row.variant, row.runs) for row in shown) == [
+        ("batch=60", 1),
+        ("revision=unknown batch=60", 1),
+    ]

@@ -1,0 +1,103 @@
+"""log.txt: what one reads when a run has gone wrong."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import onepass
+from following import After
+
+from onepass.base.errors import TrainingError
+from onepass.runs.execute import run
+from onepass.runs.folder import RunFolder
+from onepass.runs.spec import Job
+
+JOB = Job("er", "synthetic", batch=60, device="cpu")  # 10 steps
+log = logging.getLogger("onepass")
+
+
+def lines(out: Path) -> list[str]:
+    """The log without the times."""
+    found = (out / JOB.folder_name / "log.txt").read_text().splitlines()
+    return [line.split(" ", 1)[1] if line[:2] == "20" else line for line in found]
+
+
+def failing(problem: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise problem
+
+    return fail
+
+
+def go(out: Path, action: Callable[[], object], **options: object) -> None:
+    run(JOB, out, checkpoint=1, listeners=[After(4, action)], **options)
+
+
+def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        go(tmp_path, failing(ZeroDivisionError("a bug\x1b[31m")))
+    assert str(tmp_path / JOB.folder_name / "log.txt") in raised.value.__notes__[0]
+    first = lines(tmp_path)
+    assert first[:2] == ["started", "failed: Traceback (most recent call last):"]
+    assert first[-1] == r"ZeroDivisionError: a bug\x1b[31m"
+
+    def warn() -> None:
+        assert not log.handlers, "it would keep warnings from standard error"
+        log.warning("of %s", "ours")
+
+    before, filters = warnings.showwarning, list(log.filters)
+    run(JOB, tmp_path, resume=True, listeners=[After(6, warn)])
+    assert lines(tmp_path)[len(first) :] == [
+        "resumed after step 4",
+        "warning: of ours",
+        "finished",
+    ]
+    assert warnings.showwarning is before
+    assert log.filters == filters
+
+
+def test_python_s_warnings_are_in_it_and_where_they_went_before(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        go(tmp_path, lambda: warnings.warn("look\nout", UserWarning, stacklevel=1))
+    assert [str(one.message) for one in heard] == ["look\nout"]
+    assert lines(tmp_path) == ["started", "warning: UserWarning: look", "out", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (TrainingError("it diverged"), "failed: it diverged"),
+        (KeyboardInterrupt(), "stopped: KeyboardInterrupt"),
+    ],
+)
+def test_what_needs_no_traceback_is_a_line(
+    problem: BaseException, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(type(problem)):
+        go(tmp_path, failing(problem))
+    assert lines(tmp_path) == ["started", told]
+
+
+def test_a_log_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    """Nor is a link in its place followed."""
+    with pytest.raises(ZeroDivisionError):
+        go(tmp_path, failing(ZeroDivisionError()))
+    file, elsewhere = tmp_path / JOB.folder_name / "log.txt", tmp_path / "elsewhere"
+    file.unlink()
+    file.symlink_to(elsewhere)
+    asked = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--resume")
+    assert onepass(*asked, "--out", tmp_path, "--json").status == 0
+    assert not elsewhere.exists()
+
+
+def test_a_folder_that_is_no_run_yet_gets_no_log(tmp_path: Path) -> None:
+    """With a log in it and nothing else it would be refused."""
+    assert not RunFolder(tmp_path).note("killed")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,281 @@
+"""A check that cannot fail guards nothing: each check of what a method says of itself is shown a
+learner that breaks it."""
+
+import copy
+from dataclasses import dataclass
+
+import pytest
+import torch
+from breaking import Broken, expect_failure
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from onepass import ER
+from onepass.base.parts import Images, Part, Step
+from onepass.functional.losses import cross_entropy, distillation
+from onepass.learning.network_copies import Copy, Previous
+from onepass.memory import Reservoir
+from onepass.tools.checks import CHECKS, NEEDS_GPU, check_method, costing
+
+BROKEN = Broken()
+breaks = BROKEN.breaks
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    BROKEN.register(monkeypatch)
+
+
+@breaks("declared_images_are_counted", "counted")
+class CountsTooLittle(ER):
+    def cost(self, batch):
+        return Images(trained=batch)
+
+
+@breaks("a_learner_is_freed_at_once", "a cycle of references")
+class KnowsItself(ER):
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.trainer.learner = self
+
+
+@breaks("declared_images_are_counted", "counted")
+class CountsTooMuch(ER):
+    def cost(self, batch):
+        return super().cost(batch) + Images(0, batch)
+
+
+@breaks("an_average_may_teach", "counted")
+class HidesWhatTheAverageIsShown(ER):
+    def shown(self, batch):
+        return batch
+
+
+@breaks("an_average_may_teach", "counted")
+class AsksTheAverageForNothing(ER):
+    """And is told nothing by it; nobody has declared that."""
+
+    def step(self, x, y):
+        done = super().step(x, y)
+        self.averaged(self.views.normalise(x)) if self.averaged else None
+        return done
+
+
+@breaks("an_average_may_teach", "took a sample more than once")
+class TakesTheBatchInEveryRepeat(ER):
+    def keep(self, x, y):
+        if not self.lets_in:
+            self.store.add(x, y)
+        super().keep(x, y)
+
+
+@breaks("an_average_may_teach", "a score is not finite")
+class TakesRootsOfTheAverage(ER):
+    def scorer(self):
+        made = super().scorer()
+        return made if self.averaged is None else nn.Sequential(made, Root())
+
+
+class Root(nn.Module):
+    def forward(self, x):
+        return x.sqrt()
+
+
+@breaks("an_average_may_teach", "the head did not grow")
+class LosesClasses(ER):
+    @property
+    def classes(self):
+        return self.book.labels[:16]
+
+
+class Distilling(ER):
+    """Replay that is held to a teacher, which is shown what the network is shown."""
+
+    def make_teacher(self):
+        return Previous(self.trainer)
+
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.teacher = self.make_teacher()
+
+    def ask(self, views):
+        return self.teacher(views)
+
+    def step(self, x, y):
+        stream = self.as_samples(x, y)
+        replay = self.store.draw(self.replay, fallback=stream)
+        stream_out, replay_out = self.forward(stream, replay)
+        taught = self.ask(replay_out.views)
+        loss = cross_entropy(stream_out, self.seen) + cross_entropy(replay_out, self.seen)
+        loss = loss + distillation(replay_out, taught, self.old, 2.0)
+        self.keep(x, y)
+        self.descend(loss)
+        return Step.of(loss, stream_out, replay_out)
+
+
+@breaks("declared_images_are_counted", "scored=64) counted")
+class HidesItsTeachersImages(Distilling):
+    """Declares its own images only."""
+
+
+@breaks("declared_images_are_counted", "scored=64) counted")
+class HidesATeacherOfItsOwnMaking(Distilling):
+    """The same with a network that is no part of the learner."""
+
+    def make_teacher(self):
+        return [copy.deepcopy(self.model).requires_grad_(False).eval()]
+
+    @torch.no_grad()
+    def ask(self, views):
+        return self.teacher[0](views)
+
+
+@breaks("declared_images_are_counted", "trained=138, scored=0) counted")
+class CallsWhatItTrainsScored(Distilling):
+    """A gradient through the teacher costs what one through the network does."""
+
+    def ask(self, views):
+        return self.teacher.model(views)
+
+    def cost(self, batch):
+        return super().cost(batch) + Images(0, self.replay)
+
+
+@dataclass(kw_only=True, eq=False)
+class DeclaresItsTeacher(Distilling):
+    def cost(self, batch):
+        return super().cost(batch) + Images(0, self.replay * self.views_per_sample)
+
+
+@breaks("the_memory_holds_raw_samples")
+class StoresMirrorImages(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        self.store.x.copy_(self.store.x.flip(-1))
+        return done
+
+
+class Diary(Part):
+    def __init__(self):
+        self.pages = []
+
+    def state_dict(self):
+        return {"pages": torch.zeros(len(self.pages))}
+
+
+@breaks("memory_is_bounded")
+class KeepsADiary(ER):
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.diary = Diary()
+
+    def step(self, x, y):
+        self.diary.pages.append(1)
+        return super().step(x, y)
+
+
+class Attic(Part):
+    """Samples, or whatever else is put there; it declares nothing."""
+
+    tensors = ("kept",)
+
+    def __init__(self, kept):
+        self.kept = kept
+
+
+@breaks("kept_bytes_are_declared", "bytes kept")
+class KeepsTwoMemories(ER):
+    """The second one in a part that is no store."""
+
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.attic = Attic(torch.zeros(80, *shape, dtype=dtype))
+
+
+@breaks("kept_bytes_are_declared", "bytes kept")
+class KeepsACopyInAnAttic(ER):
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        weights = [one.flatten() for one in self.model.body.state_dict().values()]
+        self.attic = Attic(torch.cat(weights))
+
+
+class Weightless(Copy):
+    """A copy of the network that does not say what it takes."""
+
+    bytes = 0
+
+
+@breaks("kept_bytes_are_declared", "bytes kept")
+class KeepsACopyThatWeighsNothing(ER):
+    def build(self, shape, dtype):
+        super().build(shape, dtype)
+        self.copy = Weightless(self.trainer)
+
+
+class Modest(Reservoir):
+    bytes = 0
+
+
+@breaks("kept_bytes_are_declared", "bytes kept")
+class SaysNothingOfItsMemory(ER):
+    def make_store(self, shape, dtype, rng):
+        return Modest(self.memory, shape, dtype, rng)
+
+
+@breaks("kept_bytes_are_declared", "160 places for samples instead of 80")
+class HoldsTwiceAsMuch(ER):
+    def make_store(self, shape, dtype, rng):
+        return Reservoir(2 * self.memory, shape, dtype, rng)
+
+
+@breaks("kept_bytes_are_declared", "bytes kept")
+class DeclaresWhatItDoesNotKeep(ER):
+    @property
+    def copy_bytes(self):
+        return 10**6
+
+
+@breaks("modes_are_restored")
+class StaysInEvaluation(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        self.model.body.first.train(self.steps % 2 == 0)
+        return done
+
+
+@breaks("the_step_stays_on_the_device", by=DataDependentOutputException)
+class ReadsALoss(ER):
+    def step(self, x, y):
+        done = super().step(x, y)
+        self.last_loss = done.loss.item()
+        return done
+
+
+@breaks("the_file_explains_itself")
+class SaysNothing(ER):
+    pass
+
+
+@BROKEN.each
+def test_the_check_fails_when_its_subject_is_broken(case):
+    expect_failure(case)
+
+
+def test_every_check_is_shown_something_that_breaks_it():
+    own = {name for name, check in CHECKS.items() if check.__module__ == costing.__name__}
+    assert BROKEN.checks == own - set(NEEDS_GPU)
+
+
+def test_a_method_that_declares_its_teacher_passes():
+    """It differs from those above by what it says, not by what it does."""
+    for check in ("declared_images_are_counted", "kept_bytes_are_declared", "memory_is_bounded"):
+        CHECKS[check](DeclaresItsTeacher)
+
+
+@pytest.mark.slow
+def test_a_foreign_method_gets_a_report():
+    outcome = check_method(CountsTooLittle)
+    assert "declared_images_are_counted" in outcome.failed
+    assert "same_seed_same_bits" in outcome.passed
+    assert "a_saved_learner_goes_on_exactly" in outcome.passed

@@ -1,0 +1,109 @@
+"""A check that cannot fail guards nothing: each check of what predicting must be is shown a
+learner that breaks it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from breaking import Broken, expect_failure
+from torch import nn
+
+from onepass import ER
+from onepass.tools.checks import CHECKS, predicting
+
+BROKEN = Broken()
+breaks = BROKEN.breaks
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    BROKEN.register(monkeypatch)
+
+
+@breaks("predict_before_learning_is_refused")
+class AnswersTooEarly(ER):
+    def predict(self, x):
+        return super().predict(x) if self.steps else torch.zeros(len(x))
+
+
+@breaks("predict_leaves_no_trace")
+class DrawsWhilePredicting(ER):
+    def scores(self, x):
+        torch.rand(1, generator=self.rngs["draws"])
+        return super().scores(x)
+
+
+@breaks("predict_in_parts_agrees")
+class ComparesWithinTheBatch(ER):
+    def scores(self, x):
+        scores = super().scores(x)
+        return scores - scores.mean(dim=0)
+
+
+@breaks("scores_have_a_column_for_each_class")
+class ShowsSpareRows(ER):
+    def scores(self, x):
+        return torch.nn.functional.pad(super().scores(x), (0, 1), value=-1e9)
+
+
+@breaks("a_snapshot_stays", "scores are others now")
+class HandsOutItself(ER):
+    def snapshot(self):
+        return self._predictor()
+
+
+class Asking(nn.Module):
+    """Scores of whatever network the learner has when it is asked."""
+
+    def __init__(self, learner):
+        super().__init__()
+
+        def ask(x):
+            return learner.evaluator(x)
+
+        self.ask = ask
+
+    def forward(self, x):
+        return self.ask(x)
+
+
+@breaks("a_snapshot_stays", "scores are others now")
+class ScoresThroughTheLearner(ER):
+    def scorer(self):
+        return Asking(self)
+
+
+@breaks("a_snapshot_stays", "taking a snapshot changed the state")
+class DrawsForASnapshot(ER):
+    def snapshot(self):
+        torch.rand(1, generator=self.rngs["draws"])
+        return super().snapshot()
+
+
+@breaks("a_snapshot_stays", "its classes changed")
+class NamesItsClassesAnew(ER):
+    def snapshot(self):
+        return replace(super().snapshot(), classes=tuple(reversed(self.classes)))
+
+
+@breaks("a_snapshot_stays", "nothing was learned")
+class StopsLearning(ER):
+    def descend(self, loss):
+        if self.steps < 12:
+            super().descend(loss)
+
+
+@breaks("the_average_predicts", "scores are made with the network that trains")
+class PredictsItself(ER):
+    def scorer(self):
+        return self.evaluator
+
+
+@BROKEN.each
+def test_the_check_fails_when_its_subject_is_broken(case):
+    expect_failure(case)
+
+
+def test_every_check_is_shown_something_that_breaks_it():
+    own = {name for name, check in CHECKS.items() if check.__module__ == predicting.__name__}
+    assert BROKEN.checks == own
