@@ -5,8 +5,10 @@
     python benchmarks/equivalence.py compare old.json new.json
 
 Every method learns the digits with three seeds, and a stream of small colour images with a
-ResNet18; `dump` writes a fingerprint of each entry of its state. `compare` says which differ, after
-the renamings below. Hashes are of one machine and one version of torch: compare files of one.
+ResNet18, each with its common settings and with those of its presets `tuned` and `best`; `dump`
+writes a fingerprint of each entry of its state. `compare` says which differ, after the renamings
+below. Hashes are of one machine and one version of torch: compare files of one. The old tree may be
+8150c8e, the last one before the modules moved into packages.
 """
 
 from __future__ import annotations
@@ -38,38 +40,62 @@ def entries(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def cases() -> Iterator[tuple[str, Any, Any]]:
     """A name, a stream and a learner for each."""
     import onepass
-    from onepass.learning import registry
 
     digits = onepass.load("digits")
     small = onepass.load(
         "synthetic", classes=6, train_per_class=20, test_per_class=5, shape=(3, 12, 12), seed=1
     )
-    for info in registry.methods():
+    for info in _registry().methods():
+        names = info.learner.setting_names()
         tasks = 1 if info.one_task else 5
-        for seed in SEEDS:
-            chosen = {"memory": 100} if "memory" in info.learner.setting_names() else {}
-            learner = info.learner(
-                seed=seed, device="cpu", mean=digits.mean, std=digits.std, **chosen
-            )
-            stream = onepass.ClassIncremental(digits, tasks=tasks, seed=seed)
-            yield f"{info.key} digits {seed}", stream, learner
-        chosen = {"memory": 40} if "memory" in info.learner.setting_names() else {}
-        if "epochs" in info.learner.setting_names():
-            chosen["epochs"] = 2
-        learner = info.learner(net="resnet18", device="cpu", **chosen)
-        stream = onepass.ClassIncremental(small, tasks=min(tasks, 3), seed=0)
-        yield f"{info.key} resnet18", stream, learner
+        for preset, settings, unmirrored in presets(info.learner):
+            for seed in SEEDS:
+                chosen = {"memory": 100} if "memory" in names else {}
+                chosen |= {"mean": digits.mean, "std": digits.std, **unmirrored}
+                learner = info.learner(seed=seed, device="cpu", **chosen)
+                stream = onepass.ClassIncremental(digits, tasks=tasks, seed=seed)
+                yield f"{info.key} {preset} digits {seed}", stream, learner
+            chosen = {"memory": 40} if "memory" in names else {}
+            chosen |= settings | ({"epochs": 2} if "epochs" in names else {})
+            learner = info.learner(net="resnet18", device="cpu", **chosen)
+            stream = onepass.ClassIncremental(small, tasks=min(tasks, 3), seed=0)
+            yield f"{info.key} {preset} resnet18", stream, learner
+
+
+def _registry() -> Any:
+    try:
+        from onepass.learning import registry
+    except ImportError:  # before the modules moved
+        from onepass import registry
+    return registry
+
+
+def _sha256(value: Any) -> str:
+    try:
+        from onepass.base.fileio import sha256
+    except ImportError:
+        from onepass.files import sha256
+    return sha256(value)
+
+
+def presets(learner: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The name of each, its settings, and those for images that must not be mirrored."""
+    yield "common", {}, {}
+    for name in ("tuned", "best"):
+        if preset := learner.presets.get(name):
+            settings = dict(preset.settings)
+            instead = preset.unmirrored or ({"mirror": False} if "mirror" in settings else {})
+            yield name, settings, settings | instead
 
 
 def dump(output: Path) -> None:
     import onepass
-    from onepass.base.fileio import sha256
 
     torch.set_num_threads(1)
     found = {}
     for name, stream, learner in cases():
         *_, last = onepass.evaluate(learner, stream)
-        state = {path: sha256(value) for path, value in entries(learner.state_dict())}
+        state = {path: _sha256(value) for path, value in entries(learner.state_dict())}
         found[name] = {
             "accuracy": last.accuracy,
             "correct": last.correct,

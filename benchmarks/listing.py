@@ -3,8 +3,8 @@
     python benchmarks/listing.py --runs 10000 --rounds 5
 
 makes that many runs from the lines of results/lines/cifar100.jsonl in a temporary folder, lists
-them as a user would (a new process each time), and prints one JSON object per kind, in seconds, beside what
-the same process takes to show its version: Python, torch and our own imports.
+them as a user would (a new process each time), and prints one JSON object per kind, in seconds,
+beside what the same process takes to show its version.
 """
 
 from __future__ import annotations
