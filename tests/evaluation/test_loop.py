@@ -327,7 +327,7 @@ def test_with_a_cadence_it_is_scored_then_and_at_the_ends_of_tasks(stream, every
 def test_training_scoring_and_capture_are_timed_apart(stream, monkeypatch):
     now = [0.0]
     clock = SimpleNamespace(perf_counter=lambda: now[0])
-    monkeypatch.setattr(sys.modules["onepass.evaluate"], "time", clock)
+    monkeypatch.setattr(sys.modules["onepass.evaluation.loop"], "time", clock)
 
     class Slowly(nn.Module):
         def __init__(self, net):

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from command import onepass
 from figures_of_runs import of_the_paper, told, written
-from test_table import check_tabular
+from tabulars import check_tabular
 
 from onepass import GSA
 from onepass.gsa_paper import protocol, tables
