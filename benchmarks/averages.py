@@ -43,7 +43,7 @@ from onepass.learning import registry
 from onepass.learning.network_copies import LONGEST, Average
 from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
 from onepass.nets import normalises, renormalised
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 

@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.tools.bench import WARM_UP, Batches, Case
 
 CAPTURED = 3  # times as many steps as eager ones, for about the same time

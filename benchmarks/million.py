@@ -21,7 +21,7 @@ import torch
 
 import onepass
 from onepass.learning import registry
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 
 CLASSES, FEATURES = 20, 16
 RETURNING = 0.3  # of a batch are samples of classes that came before

@@ -23,7 +23,7 @@ from onepass.evaluation.loop import evaluate
 from onepass.evaluation.probes import BalanceProbe
 from onepass.gsa_paper.claims import imbalance
 from onepass.learning.learner import Learner
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 

@@ -35,7 +35,7 @@ from torch.utils.data import TensorDataset
 
 import onepass
 from onepass.nets import ResNet18
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.tools.bench import Batches, Case
 
 WARM_UP = 50

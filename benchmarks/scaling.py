@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.tools.bench import Batches, Case, measure
 
 MEMORIES = (100, 1000, 10_000, 100_000)

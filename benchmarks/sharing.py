@@ -15,7 +15,7 @@ from multiprocessing import get_context
 import torch
 
 from onepass.executors.processes.cuda_mps import sharing
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.tools.bench import Batches, Case
 
 WARM_UP = 30

@@ -23,7 +23,7 @@ import torch
 from onepass.base.parts import Step
 from onepass.learning import execution
 from onepass.learning.learner import Learner
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 from onepass.tools.bench import Batches, Case
 
 KINDS: dict[str, dict[str, str]] = {

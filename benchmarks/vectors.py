@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import SGDClassifier
 
 import onepass
-from onepass.runs.folder import surroundings
+from onepass.runs.environment import surroundings
 
 NAMES = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
 COMPONENTS, BATCH = 64, 10

@@ -26,7 +26,7 @@ PRESETS = {
     "best": "tuned, and taught by its average",
 }
 COLOURS = {"common": "#4878a8", "official": "#e1923e", "tuned": "#3f8f5b", "best": "#8a4fa3"}
-ASIDE = ("precision=", "every=")  # words of a variant that say nothing of the method
+ASIDE = ("precision", "every")  # choices that say nothing about the method
 
 
 def found() -> dict[str, dict[str, list[float]]]:
@@ -35,13 +35,12 @@ def found() -> dict[str, dict[str, list[float]]]:
     by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in FILES:
         here: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for place, text in lines.texts(RESULTS / f"{name}.jsonl"):
-            line = lines.content(text, place)
-            told = line["variant"].split()
-            ours = line["dataset"] == "cifar100" and line["memory"] == 1000
-            if ours and all(word in PRESETS or word.startswith(ASIDE) for word in told):
-                preset = next((one for one in PRESETS if one in told), "common")
-                here[line["method"], preset][line.get("revision", 0)].append(line["accuracy"])
+        for result in lines.read(RESULTS / f"{name}.jsonl"):
+            chosen = result.variant.without(*ASIDE)
+            preset = chosen.get("preset", "common")
+            ours = result.dataset == "cifar100" and result.memory == 1000
+            if ours and preset in PRESETS and chosen.keys() <= {"preset"}:
+                here[result.method, preset][result.revision].append(result.accuracy)
         for (method, preset), revisions in here.items():
             by_method[method].setdefault(preset, revisions[max(revisions)])
     return by_method

@@ -17,7 +17,7 @@ from onepass.cli.app import Imports, app, messages, whole
 from onepass.cli.run import read_pairs, thread_count
 from onepass.learning.learner import Learner
 from onepass.report.layout import check_columns
-from onepass.runs import folder
+from onepass.runs import environment
 from onepass.runs.spec import Job
 from onepass.tools import bench as benchmarks
 from onepass.tools.bench import Case
@@ -106,7 +106,7 @@ def bench(
             found = benchmarks.measure(case)
             rows.append(_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": count, **folder.surroundings()}))
+                typer.echo(json.dumps({**found, "threads": count, **environment.surroundings()}))
     if not as_json:
         terminal_table.show_rows(rows, columns)
 

@@ -23,7 +23,7 @@ from onepass.learning import registry
 from onepass.learning.learner import Learner
 from onepass.memory import Store
 from onepass.nets import NETWORKS
-from onepass.report import rows
+from onepass.runs.query import results as read
 from onepass.runs.spec import Job, preset_names
 from onepass.streams import STREAMS, filled, make, parse
 
@@ -245,7 +245,7 @@ def figure(
     _refuse(["accuracy", *PAPER_FIGURES], what, {"--where": bool(where)})
     one_of("--kind", kind, figures.KINDS)
     if what != "stream":
-        results = rows.read(*map(Path, drawn), where=where or [])
+        results = read(*map(Path, drawn), where=where or [])
     if what == "accuracy":
         figures.accuracy(results, output, kind=kind)
     elif what in PAPER_FIGURES:

@@ -12,7 +12,7 @@ from onepass.base.text import plain
 from onepass.cli import options as shared
 from onepass.cli.app import app, messages, say
 from onepass.report.html import page
-from onepass.runs.query import State
+from onepass.runs.find import RunState
 
 
 @app.command(
@@ -35,5 +35,5 @@ def report(
     for file, count in shown["passed_over"].items():
         messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
     states = Counter(run["state"] for run in shown["runs"])
-    told = [f"{states[state]} {state}" for state in get_args(State) if states[state]]
+    told = [f"{states[state]} {state}" for state in get_args(RunState) if states[state]]
     say(f"{output}: {', '.join(told)} runs")

@@ -25,7 +25,7 @@ from onepass.executors import How
 from onepass.learning import registry
 from onepass.learning.learner import Learner
 from onepass.report import layout, rows
-from onepass.runs.folder import warn_of_missing_points
+from onepass.runs.query import warn_of_missing_points
 from onepass.runs.recorder import CheckpointEvery
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result

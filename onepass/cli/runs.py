@@ -17,8 +17,10 @@ from onepass.base.text import shortened
 from onepass.cli import terminal_table
 from onepass.cli.app import app, messages, say
 from onepass.cli.options import Paths, Where
+from onepass.runs import lines
 from onepass.runs.details import details, differences, outcomes
-from onepass.runs.query import Entry, check_keys, chosen, find, find_one
+from onepass.runs.find import FoundRun, find, find_one
+from onepass.runs.query import check_keys, chosen, results
 
 runs_app = typer.Typer(
     help="Runs in folders and as lines: list, show, compare, export.",
@@ -52,18 +54,24 @@ def list_(
     """Show every run: finished, broken (no result yet) or damaged."""
     keys = [key.strip() for key in columns.split(",")]
     with _nothing_is_garbage():
-        entries = find(*paths)
+        found = [run for run in find(*paths) if not run.foreign or _is_in(run, paths)]
         if columns != COLUMNS:
-            check_keys(entries, keys)
-        shown = chosen(entries, where or [], sort)
+            check_keys(found, keys)
+        shown = chosen(found, where or [], sort)
         if as_json:
-            typer.echo("".join(f"{_as_json(entry, keys)}\n" for entry in shown), nl=False)
+            typer.echo("".join(f"{_as_json(run, keys)}\n" for run in shown), nl=False)
         else:
-            terminal_table.show(keys, [[_cell(entry, key) for key in keys] for entry in shown])
+            terminal_table.show(keys, [[_cell(run, key) for key in keys] for run in shown])
     if not as_json:
-        counts = Counter(entry.state for entry in shown)
+        counts = Counter(run.state for run in shown)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        messages.print(f"{len(shown)} of {len(entries)} runs: {told}" if told else "no run is such")
+        messages.print(f"{len(shown)} of {len(found)} runs: {told}" if told else "no run matches")
+
+
+def _is_in(run: FoundRun, paths: Sequence[Path]) -> bool:
+    """Whether a line lies in a file that was named: then one of something else than a run is shown,
+    as damaged, and not passed over."""
+    return (lines.file_of(run.where) or "") in map(str, paths)
 
 
 @contextmanager
@@ -78,20 +86,20 @@ def _nothing_is_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _as_json(entry: Entry, keys: Sequence[str]) -> str:
-    problem = {"problem": entry.problem} if entry.problem else {}
+def _as_json(run: FoundRun, keys: Sequence[str]) -> str:
+    problem = {"problem": run.problem} if run.problem else {}
     try:
-        return json.dumps({key: entry.get(key) for key in keys} | problem, allow_nan=False)
+        return json.dumps({key: run.get(key) for key in keys} | problem, allow_nan=False)
     except (ValueError, RecursionError):
-        raise RunError(f"{entry.where} is damaged: it holds what JSON does not have") from None
+        raise RunError(f"{run.where} is damaged: it holds what JSON does not have") from None
 
 
-def _cell(entry: Entry, key: str) -> str:
-    value = entry.get(key)
+def _cell(run: FoundRun, key: str) -> str:
+    value = run.get(key)
     if key == "state":
-        if entry.state == "broken":
-            return f"broken at {entry.get('steps_done')} of {_shown(entry.get('steps'))}"
-        return f"damaged: {entry.problem}" if entry.problem else entry.state
+        if run.state == "broken":
+            return f"broken at {run.get('steps_done')} of {_shown(run.get('steps'))}"
+        return f"damaged: {run.problem}" if run.problem else run.state
     if key in TENTHS and isinstance(value, float):
         return f"{value:.1f}"
     return _shown(value)
@@ -125,12 +133,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show all that is known of one run."""
-    entry = find_one(run, paths or ())
-    known = details(entry)
+    found = find_one(run, paths or ())
+    known = details(found)
     if as_json:
-        typer.echo(json.dumps({"where": entry.where, "state": entry.state, **known}))
+        typer.echo(json.dumps({"where": found.where, "state": found.state, **known}))
         return
-    say(f"{entry.where}  {_cell(entry, 'state')}")
+    say(f"{found.where}  {_cell(found, 'state')}")
     matrix = known.get("accuracy", {}).pop("accuracy_matrix", [])
     for name, section in known.items():
         typer.echo(f"\n{name}")
@@ -180,8 +188,7 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
     """Write all results into one file, a row for each run."""
-    from onepass.report import rows as tables
     from onepass.report.export import export as write
 
-    count = write(tables.read(*paths), output)
+    count = write(results(*paths), output)
     say(f"{output}: {count} runs")

@@ -26,8 +26,8 @@ from onepass.cli.progress import ManyBars
 from onepass.cli.run import at_once, checkpoint_steps
 from onepass.executors import How
 from onepass.executors.processes.pool import Processes
+from onepass.runs import environment, lines
 from onepass.runs import folder as record
-from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
@@ -288,8 +288,8 @@ def _tell_of_changed_methods(entries: Sequence[Entry]) -> None:
     """A finished run is skipped although its method, one of the user's own, is another by now."""
     changed = []
     for one in entries:
-        if one.result is not None and (now := record.source_of(one.job.method)):
-            last = record.last_computed_by(_described(one.folder), one.result.other_versions)
+        if one.result is not None and (now := environment.source_of(one.job.method)):
+            last = environment.last_computed_by(_described(one.folder), one.result.other_versions)
             changed += [one.job.folder_name] if last.get("source", now) != now else []
     if changed:
         told = f"finished runs of another state of their method's file are skipped: {len(changed)}"
@@ -316,7 +316,7 @@ def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | 
     rows = [
         {
             "run": one.job.folder_name,
-            "variant": one.job.variant,
+            "variant": str(one.job.variant),
             "priority": one.planned.priority + 1,
             "state": one.state,
         }

@@ -10,14 +10,15 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import app, one_of, say
+from onepass.gsa_paper import published
 from onepass.gsa_paper import tables as paper
-from onepass.report import layout
-from onepass.report import rows as tables
+from onepass.report import layout, rows
 from onepass.report.pivot import PIVOTS
 from onepass.report.table import FORMATS, Table, plain_cell, plain_notes
+from onepass.runs.query import results as read
 from onepass.runs.result import Result
 
-TEXT = "text"
+TEXT, PUBLISHED = "text", "published"
 
 
 @app.command(
@@ -49,7 +50,7 @@ def table(
             metavar="METHOD",
             help="Paired tests against a method ('METHOD VARIANT': one of several), over shared "
             "seeds; published: the published figures beside ours; repeatable.",
-            autocompletion=shared.words("published"),
+            autocompletion=shared.words(PUBLISHED),
         ),
     ] = None,
     pivot: Annotated[
@@ -76,23 +77,23 @@ def table(
 ) -> None:
     """Show finished runs as a table: mean and deviation over seeds."""
     one_of("--format", format_, (TEXT, *FORMATS))
-    beside, datasets, conditions = against or [], dataset or [], where or []
+    beside = [name for name in against or [] if name != PUBLISHED]
+    datasets, results = dataset or [], read(*paths, where=where or [])
     if like is not None:
         others = {"--pivot": pivot, "--per-run": per_run, "--columns": columns}
         _refuse_with_like([option for option, given in others.items() if given])
         one_of("--like", like, paper.LIKE)
-        made = _like(like, tables.read(*paths, where=conditions), datasets, beside, format_)
+        made = _like(like, results, datasets, beside, format_)
     else:
         if pivot is not None:
             one_of("--pivot", pivot, PIVOTS)
-        if per_run and (pivot or beside):
+        if per_run and (pivot or against):
             raise InputError("--per-run has nothing to put side by side or to compare")
-        results = _on(tables.read(*paths, where=conditions), datasets)
-        rows = tables.summarise(results, per_run=per_run)
         made = [
             layout.grid(
-                rows,
+                rows.summarise(_on(results, datasets), per_run=per_run),
                 beside=beside,
+                published=published.beside if PUBLISHED in (against or []) else None,
                 apart=format_ == "csv",
                 per_run=per_run,
                 columns=terminal_table.names(columns),
@@ -113,14 +114,13 @@ def _refuse_with_like(given: list[str]) -> None:
 def _like(
     name: str, results: list[Result], datasets: list[str], beside: list[str], format_: str
 ) -> list[Table]:
-    methods = [one for one in beside if one != "published"]
-    if len(methods) > 1:
-        raise InputError(f"--like is tested against one method, not {len(methods)}")
-    if methods and format_ == "csv":
+    if len(beside) > 1:
+        raise InputError(f"--like is tested against one method, not {len(beside)}")
+    if beside and format_ == "csv":
         raise InputError("--like has no tests in csv: each line is of one cell")
     if format_ == "csv":
         return [paper.tidy(name, results, datasets=datasets)]
-    return paper.like(name, results, datasets=datasets, against=next(iter(methods), None))
+    return paper.like(name, results, datasets=datasets, against=next(iter(beside), None))
 
 
 def _on(results: list[Result], datasets: list[str]) -> list[Result]:

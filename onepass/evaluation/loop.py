@@ -19,12 +19,10 @@ from onepass.base.devices import room_for
 from onepass.base.errors import InputError
 from onepass.data.iterables import Test, kind_of, pairs
 from onepass.evaluation.callbacks import Audience, Listener, Run
+from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.evaluation.scoring import (
-    BEGINNING,
-    Point,
     TestBatches,
     TestSet,
-    Tick,
     first_scorable,
     predicted_rows,
     rows_of,

@@ -1,9 +1,7 @@
-"""What is measured while a stream is learned: ticks, points, and the test set behind them."""
+"""Scoring: the test samples of the classes seen so far, as a whole test set or in batches."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,75 +9,9 @@ from torch import Tensor
 
 from onepass.base import inputs
 from onepass.base.errors import InputError
-from onepass.base.text import as_html
 from onepass.data.iterables import Test, pairs, walkable
-from onepass.evaluation.metrics import percent
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
-
-
-@dataclass(frozen=True)
-class Tick:
-    """After one batch: how many batches have been learned, in which task, how long training took so
-    far, and, with prequential scoring, how many samples were predicted rightly before they were
-    learned.
-
-    Training is timed apart from scoring and from the capture of steps.
-    """
-
-    step: int
-    task: int
-    seconds: float
-    hits: int = 0
-    tried: int = 0
-    scoring: float = 0.0
-    capture: float = 0.0
-
-
-BEGINNING = Tick(step=0, task=0, seconds=0.0)
-
-
-@dataclass(frozen=True)
-class Point(Tick):
-    """A tick at which the learner was scored on the test images of the classes seen so far.
-
-    `correct` and `total` are per class of the dataset, where a class not yet seen has a total of 0;
-    of batches of the user's own, whose classes nobody knows ahead, per class of `learner.classes`.
-    `boundary` says whether a task has just ended; then `confusion` counts test samples of each task
-    so far (rows) by the task of the class that was predicted (columns).
-    """
-
-    boundary: bool = False
-    loss: float = math.nan
-    correct: tuple[int, ...] = ()
-    total: tuple[int, ...] = ()
-    confusion: tuple[tuple[int, ...], ...] = ()
-
-    def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value}" for name, value in self._facts.items())
-        return f"<Point {told}>"
-
-    def _repr_html_(self) -> str:
-        return as_html("Point", self._facts)
-
-    @property
-    def _facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {"step": self.step, "task": self.task}
-        if any(self.total):
-            facts["classes"] = sum(n > 0 for n in self.total)
-            facts["accuracy"] = f"{self.accuracy:.1f}"
-        if self.prequential is not None:
-            facts["prequential"] = f"{self.prequential:.1f}"
-        return facts
-
-    @property
-    def accuracy(self) -> float:
-        """Percent of the test images of the classes seen so far; NaN if there are none."""
-        return percent(sum(self.correct), sum(self.total)) if any(self.total) else math.nan
-
-    @property
-    def prequential(self) -> float | None:
-        return percent(self.hits, self.tried) if self.tried else None
 
 
 def check_scorable(stream: Stream) -> None:

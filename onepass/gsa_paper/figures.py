@@ -307,8 +307,7 @@ def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
             if joint.setdefault(result.seed, course := Course(result)) is not course:
                 raise InputError(f"there are two runs of joint training with seed {result.seed}")
         elif (kind := str(result.settings.get("weights"))) in kinds:
-            words = [word for word in result.variant.split() if not word.startswith("weights=")]
-            name = plain(" ".join([result.method, *words]))
+            name = plain(f"{result.method} {result.variant.without('weights')}".rstrip())
             of_kind = kinds[kind].setdefault(name, {})
             if of_kind.setdefault(result.seed, course := Course(result)) is not course:
                 raise InputError(f"there are two runs of {name} with seed {result.seed}")

@@ -15,6 +15,7 @@ from onepass.report import figures, layout, rows
 from onepass.report.table import FORMATS, Table
 from onepass.runs.result import Result
 from onepass.runs.spec import COMMON
+from onepass.runs.variant import shared
 
 SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 Makes = Callable[[Sequence[Result], bool], list[Table]]  # of results, and whether for programs
@@ -106,8 +107,8 @@ def _shown(
 
 def _ablations(results: Sequence[Result], apart: bool) -> list[Table]:
     """Against gsa with nothing taken away, whose variant says what those of all others say too."""
-    first, *others = (row.variant.split() for row in rows.summarise(results))
-    whole = " ".join(word for word in first if all(word in other for other in others))
+    variants = [row.variant for row in rows.summarise(results)]
+    whole = shared(variants) if len(variants) > 1 else variants[0]
     columns = ("variant", "accuracy", "difference", "p (t-test)", "any-time", "n")
     return _shown(results, apart, columns, beside=[f"gsa {whole or COMMON}"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import takewhile
 
 from onepass.base.errors import InputError
 from onepass.base.settings import as_text
@@ -12,12 +11,12 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
 from onepass.runs.result import Result
 from onepass.runs.spec import COMMON, Job, preset_names
+from onepass.runs.variant import FOLDER, PRESET, Variant
 
 PAPER_STREAM, PAPER_BATCH = "class-incremental", 10
 EARLIER = "earlier"  # of a variant by a preset that is another one now
 # How a run is carried out and watched, and not what it learns.
-HOW = ("precision=", "engine=", "threads=", "deterministic=", "every=", "prequential=")
-PLACE = "in"  # a table says after it which of two folders a row is of
+HOW = ("precision", "engine", "threads", "deterministic", "every", "prequential")
 
 
 def as_in_the_paper(result: Result) -> bool:
@@ -35,18 +34,18 @@ def as_in_the_paper(result: Result) -> bool:
     )
 
 
-def what_was_chosen(result: Result) -> str:
-    """The variant without how and where the run was carried out, and without settings that change
-    nothing: those that are so by default, by the preset, or by what it makes of such data (MNIST
-    has no mirror images). Empty for a method's common settings in the usual order of classes."""
-    named = takewhile(lambda word: word != PLACE, result.variant.split())
-    words = [word for word in named if not word.startswith(HOW)]
+def what_was_chosen(result: Result) -> Variant:
+    """Returns the variant without how and where the run was carried out, and without settings that
+    change nothing: those that are so by default, by the preset, or by what it makes of such data
+    (MNIST has no mirror images). Empty for a method's common settings in the usual class order."""
+    variant = result.variant.without(FOLDER, *HOW)
     if result.method not in registry.METHODS.entries:
-        return " ".join(words)
+        return variant
     learner = registry.get(result.method).learner
-    preset = next((word for word in words[:1] if word in preset_names(learner)), COMMON)
-    pairs = [word.partition("=") for word in words]
-    settings = {name: text for name, _, text in pairs if name in learner.setting_names()}
+    preset = variant.get(PRESET, COMMON)
+    if preset not in preset_names(learner):
+        preset = COMMON
+    settings = variant.only(learner.setting_names())
     alone = Job(result.method, result.dataset_identity, preset=preset)
     # a variant leaves out what is as in the preset: there the data decided nothing
     as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}
@@ -55,8 +54,8 @@ def what_was_chosen(result: Result) -> str:
     except InputError:  # a setting of another version
         same = False
     if same and _has_changed(alone, result):
-        return " ".join([*words, EARLIER])
-    return " ".join(word for word in words if not (same and word.partition("=")[0] in settings))
+        return Variant(variant | {PRESET: f"{preset} {EARLIER}"})
+    return variant.without(*settings) if same else variant
 
 
 def _has_changed(preset: Job, result: Result) -> bool:
@@ -67,9 +66,3 @@ def _has_changed(preset: Job, result: Result) -> bool:
     fields = registry.get(preset.method).learner.__dataclass_fields__
     now = json.loads(json.dumps(preset.chosen_settings()))
     return any(result.settings.get(name, fields[name].default) != now[name] for name in now)
-
-
-def precision_of(result: Result) -> str:
-    """That of the network's arithmetic; an old line tells it by its variant alone."""
-    words = dict(word.split("=", 1) for word in result.variant.split() if "=" in word)
-    return str(result.settings.get("precision") or words.get("precision", "fp32"))

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from onepass.gsa_paper.protocol import as_in_the_paper, what_was_chosen
+from onepass.report.rows import Row
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -62,6 +65,14 @@ PAPER = ("gsa-paper-table1", "gsa-paper-table2", "gsa-paper-table3", "gsa-paper-
 def of_cell(method: str, dataset: str, memory: int, metric: str = "accuracy") -> list[Figure]:
     """Every figure for one cell, the paper's own first."""
     return _by_cell().get((method, dataset, memory, metric), [])
+
+
+def beside(row: Row) -> tuple[str, str]:
+    """Returns the published figures for a row of ours, each with its source, and why to doubt them;
+    nothing unless it learned the paper's data and stream with the method's common settings."""
+    alike = all(as_in_the_paper(run) and not what_was_chosen(run) for run in row.results)
+    found = of_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
+    return listed(found), "; ".join(figure.doubt for figure in found if figure.doubt)
 
 
 def published_accuracies() -> dict[tuple[str, str, int], str]:

@@ -17,7 +17,7 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.text import plain
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
-from onepass.gsa_paper.protocol import as_in_the_paper, precision_of, what_was_chosen
+from onepass.gsa_paper.protocol import as_in_the_paper, what_was_chosen
 from onepass.gsa_paper.published import Figure
 from onepass.learning import registry
 from onepass.report.layout import RANKED, Letters, probability, ranked
@@ -40,7 +40,7 @@ ABLATIONS = {
 }
 # The paper's words for the last one can be read in another way too: simple cross-entropy.
 OTHER_READING = "rivals=all weights=none"
-Key = tuple[str, str]  # a method and its variant
+Key = tuple[str, str]  # a method and the words of its variant
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Cells:
     def of(cls, results: Sequence[Result], metric: str) -> Cells:
         first: dict[tuple[object, ...], Result] = {}
         for one in filter(as_in_the_paper, results):
-            settings = {**one.settings, "precision": precision_of(one)}
+            settings = {**one.settings, "precision": one.precision}
             result = replace(one, variant=what_was_chosen(one), settings=settings)
-            what = (result.method, result.revision, result.variant)
+            what = (result.method, result.revision, str(result.variant))
             key = (*what, result.dataset_identity, result.memory, result.seed)
             first.setdefault(key, result)
         rows = {
-            (row.method, row.variant, row.paper_dataset or "", row.memory): row
+            (row.method, str(row.variant), row.first.dataset_identity, row.memory): row
             for row in (summarise(list(first.values())) if first else [])
         }
         return cls(metric, rows)
@@ -73,7 +73,7 @@ class Cells:
         row = self.get(key, dataset, memory)
         if row is None:
             return None
-        return row.accuracy if self.metric == "accuracy" else row.forgetting
+        return row.over(self.metric)
 
     def shown(self, key: Key, dataset: str, memory: int) -> str:
         """Mean, deviation, and over how many seeds."""

@@ -16,8 +16,6 @@ from onepass.base.errors import InputError
 from onepass.base.fileio import write_atomically
 from onepass.base.text import plain
 from onepass.report.table import Table, comma_separated
-from onepass.runs import lines
-from onepass.runs.query import Entry
 from onepass.runs.result import Result
 
 FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == float | None}
@@ -40,16 +38,14 @@ def export(results: Sequence[Result], output: Path) -> int:
 def _once(results: Sequence[Result]) -> list[Result]:
     runs: dict[tuple[Any, ...], Result] = {}
     for one in results:
-        which = (one.method, one.dataset_identity, one.memory, one.variant, one.seed)
+        which = (one.method, one.dataset_identity, one.memory, str(one.variant), one.seed)
         runs.setdefault((*which, one.state_sha256, one.accuracy), one)
     return list(runs.values())
 
 
 def _row(result: Result) -> dict[str, Any]:
-    values = asdict(result)
-    in_folder = lines.file_of(result.out) is None
-    entry = Entry(result.out, "finished", values, folder=result.out if in_folder else None)
-    spread = {"settings": entry.settings, "stream_settings": values.get("stream_settings", {})}
+    values = {**asdict(result), "variant": str(result.variant)}
+    spread = {name: values[name] for name in ("settings", "stream_settings")}
     row = {name: _plain(value) for name, value in values.items() if name not in spread}
     row["other_versions"] = json.dumps(result.other_versions)
     for group, inside in spread.items():

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from onepass.base.errors import InputError
 from onepass.base.fileio import write_atomically
 from onepass.base.text import plain
-from onepass.evaluation.scoring import Point
+from onepass.evaluation.points import Point
 from onepass.report.rows import Spread, grouped, summarise
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
+from onepass.runs.variant import REVISION, Variant, shared
 from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
@@ -85,9 +86,7 @@ def named_groups(results: Sequence[Result]) -> dict[str, list[Result]]:
     datasets = {result.dataset for (result, *_) in groups}
     memories = {result.memory for (result, *_) in groups if result.memory}
     several = len(datasets) > 1 or len(memories) > 1
-    variants = [set(result.variant.split()) for (result, *_) in groups]
-    shared = set.intersection(*variants) if len(groups) > 1 else set()
-    common = {word for word in shared if not word.startswith("revision=")}
+    common = shared([result.variant for (result, *_) in groups]).without(REVISION)
     return {_name(group[0], several, common): group for group in groups}
 
 
@@ -97,10 +96,10 @@ def _check_points(groups: dict[str, list[Result]]) -> None:
             raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
 
 
-def _name(result: Result, several: bool, common: set[str]) -> str:
-    own = [word for word in result.variant.split() if word not in common]
-    where = [f"({result.dataset}, {result.memory})"] if several else []
-    return plain(" ".join([result.method, *own, *where]))
+def _name(result: Result, several: bool, common: Variant) -> str:
+    own = str(result.variant.beyond(common))
+    where = f"({result.dataset}, {result.memory})" if several else ""
+    return plain(" ".join(filter(None, [result.method, own, where])))
 
 
 def _colours(groups: dict[str, list[Result]]) -> list[Any]:
@@ -150,7 +149,7 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
         axes.bar(index, row.accuracy.mean, yerr=error, color=colour, width=0.7, capsize=4)
         label, top = f"{row.accuracy.mean:.1f}", row.accuracy.mean + (error or 0.0)
         axes.text(index, top + 1, label, ha="center", va="bottom", fontsize=9)
-    fewest, most = (of(row.runs for row in rows) for of in (min, max))
+    fewest, most = (of(len(row.results) for row in rows) for of in (min, max))
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
     seeds = "1 run" if most == 1 else f"mean and spread of {count} runs"
     axes.set_xticks(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import mean
 
 from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.text import plain, rate
-from onepass.gsa_paper import published
 from onepass.learning import registry
 from onepass.report.pivot import pivoted
 from onepass.report.rows import KEYS, Row, Spread
@@ -25,6 +25,7 @@ MORE = ("seconds", "device")  # of which these are shown only if they are asked 
 OF_STEPS = ("seconds", "passes/sample")  # what a run spends beside its steps is not in these
 RANKED = ("accuracy", "any-time")  # not forgetting: who learns nothing has nothing to forget
 log = logging.getLogger("onepass")
+Published = Callable[[Row], tuple[str, str]]  # what others found for a row, and why to doubt it
 
 
 def grid(
@@ -35,18 +36,23 @@ def grid(
     per_run: bool = False,
     columns: Sequence[str] = (),
     pivot: str | None = None,
+    published: Published | None = None,
 ) -> Table:
-    """Rows as cells: of these columns, or of the usual ones, with a column of variants only if
-    there are any. `beside`: `published` figures, or those of one method (or of one variant:
-    `gsa tuned`) to compare with. `apart` puts means and deviations in columns of their own, for
-    programs to read; `per_run`: each row is of one run. `pivot` puts what differs in that side by
-    side."""
+    """Returns rows as cells: of these columns, or of the usual ones, with a column of variants only
+    if there are any. `published` gives figures to stand beside ours; `beside` is a method (or one
+    variant: `gsa tuned`) to compare with. `apart` puts means and deviations in columns of their
+    own, for programs to read; `per_run`: each row is of one run. `pivot` puts what differs in that
+    side by side."""
     lines = [_cells(row, apart) for row in rows]
     if per_run:
         lines = [_of_one_run(row, line) for row, line in zip(rows, lines, strict=True)]
     elif not apart:
         _rank(rows, lines)
-    notes = _put_beside(rows, lines, beside, columns, apart)
+    notes = []
+    if published:
+        doubts = _published(rows, lines, published, apart)
+        notes += doubts if "published" in (columns or ["published"]) else []
+    notes += _put_beside(rows, lines, beside, columns, apart)
     check_columns(columns, lines[0])
     if pivot:
         missing = "" if apart else "-"
@@ -86,10 +92,14 @@ def _of_training_at_scores(rows: Sequence[Row], shown: Sequence[str]) -> list[tu
             "",
             f"{method} also trains when it is scored, which is not counted here: in a run "
             f"{_range(row.trained_at_scores for row in found)} images, "
-            f"{_range(round(row.scoring_seconds, 1) for row in found)} s with the scores.",
+            f"{_range(round(_scoring_seconds(row), 1) for row in found)} s with the scores.",
         )
         for method, found in training.items()
     ]
+
+
+def _scoring_seconds(row: Row) -> float:
+    return mean(result.scoring_seconds for result in row.results)
 
 
 def _range(values: Iterable[float]) -> str:
@@ -119,7 +129,7 @@ def _of_one_run(row: Row, line: dict[str, str]) -> dict[str, str]:
     (seed,) = row.accuracies
     kept = {name: cell for name, cell in line.items() if not name.endswith(" sd")}
     renamed = {("seed" if name == "n" else name): cell for name, cell in kept.items()}
-    return {**renamed, "seed": str(seed), "where": plain(row.where)}
+    return {**renamed, "seed": str(seed), "where": plain(row.first.out)}
 
 
 def _rank(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
@@ -167,33 +177,26 @@ def _put_beside(
     columns: Sequence[str],
     apart: bool,
 ) -> list[tuple[str, str]]:
-    """Adds columns, and explains those of them that are shown: all, if none is chosen."""
-    methods = {name for name in beside if name != "published"}
-    if len(methods) > 1:
-        raise InputError(f"a table is tested against one method, not {len(methods)}")
-    notes = []
-    for name in dict.fromkeys(beside):
-        if name == "published":
-            doubts = _published(rows, lines, apart)
-            notes += doubts if name in (columns or [name]) else []
-        else:
-            left_out = _compare(rows, lines, name, apart)
-            said = explained(columns or COMPARING)
-            notes += [("", f"Compared with {name}. {said}"), *left_out] if said else []
+    """Adds columns, and returns notes on those that are shown: all, if none is chosen."""
+    if len(set(beside)) > 1:
+        raise InputError(f"a table is tested against one method, not {len(set(beside))}")
+    notes: list[tuple[str, str]] = []
+    for name in beside[:1]:
+        left_out = _compare(rows, lines, name, apart)
+        said = explained(columns or COMPARING)
+        notes += [("", f"Compared with {name}. {said}"), *left_out] if said else []
     return notes
 
 
 def _published(
-    rows: Sequence[Row], lines: Sequence[dict[str, str]], apart: bool
+    rows: Sequence[Row], lines: Sequence[dict[str, str]], published: Published, apart: bool
 ) -> list[tuple[str, str]]:
-    """Adds a column, and says what is doubtful in it."""
+    """Adds a column, and returns notes on what is doubtful in it."""
     letters = Letters()
     for row, line in zip(rows, lines, strict=True):
-        dataset = row.paper_dataset if row.as_published else None
-        found = published.of_cell(row.method, dataset or "", row.memory)
-        doubts = "; ".join(one.doubt for one in found if one.doubt)
+        figures, doubts = published(row)
         note = letters[doubts] if doubts and not apart else ""
-        line["published"] = Cell(published.listed(found) or "-", note=note)
+        line["published"] = Cell(figures or "-", note=note)
         if apart:
             line["doubt"] = doubts
     return letters.notes
@@ -224,7 +227,7 @@ def _compare(
     leave out."""
     method, _, variant = name.partition(" ")
     theirs = [
-        row for row in rows if row.method == method and variant in ("", row.variant or COMMON)
+        row for row in rows if row.method == method and variant in ("", str(row.variant) or COMMON)
     ]
     if not theirs:
         valid = {"published"} | {f"{row.method} {row.variant}".rstrip() for row in rows}
@@ -248,7 +251,7 @@ def _compare(
 def _of_own_variants(theirs: Sequence[Row]) -> list[tuple[str, str]]:
     """Says that variants of the method that others are compared with have no comparison."""
     variants = {
-        row.variant
+        str(row.variant)
         for row in theirs
         for one in _of_the_same_stream(row, theirs)
         if one.variant != row.variant
@@ -308,17 +311,21 @@ def check_columns(names: Iterable[str], valid: Iterable[str]) -> None:
 
 
 def _cells(row: Row, apart: bool) -> dict[str, str]:
-    measured = {"accuracy": row.accuracy, "forgetting": row.forgetting, "any-time": row.anytime}
-    shown = {name: _of_so_many(spread, row.runs) for name, spread in measured.items()}
-    seconds = {"seconds": row.seconds}
+    measured = {
+        "accuracy": row.accuracy,
+        "forgetting": row.over("forgetting"),
+        "any-time": row.over("anytime_accuracy"),
+    }
+    shown = {name: _of_so_many(spread, len(row.results)) for name, spread in measured.items()}
+    seconds = row.over("seconds")
     return {
         "method": plain(row.method),
-        "variant": plain(row.variant),
+        "variant": plain(str(row.variant)),
         "dataset": plain(row.dataset),
         "memory": str(row.memory),
         **(_numbers(measured) if apart else shown),
-        "n": str(row.runs),
-        **(_numbers(seconds) if apart else {"seconds": str(row.seconds or "-")}),
+        "n": str(len(row.results)),
+        **(_numbers({"seconds": seconds}) if apart else {"seconds": str(seconds or "-")}),
         **(_costs_apart(row) if apart else _costs(row)),
         "device": plain(row.device),
     }
@@ -336,22 +343,29 @@ def _of_so_many(spread: Spread | None, runs: int) -> str:
 
 
 def _costs(row: Row) -> dict[str, str]:
-    passes = [f"{row.trained:.1f}"] if row.trained is not None else ["-"]
-    passes += [f"{row.scored:.1f}"] if row.scored else []
+    speed, trained, scored = _speed(row), row.first.trained_per_sample, row.first.scored_per_sample
+    passes = [f"{trained:.1f}"] if trained is not None else ["-"]
+    passes += [f"{scored:.1f}"] if scored else []
     return {
-        "steps/s": "-" if row.steps_per_second is None else rate(row.steps_per_second),
+        "steps/s": "-" if speed is None else rate(speed),
         "passes/sample": " + ".join(passes),
         "kept": _size(row.kept or 0),
     }
 
 
 def _costs_apart(row: Row) -> dict[str, str]:
+    speed, trained, scored = _speed(row), row.first.trained_per_sample, row.first.scored_per_sample
     return {
-        "steps/s": "" if row.steps_per_second is None else f"{row.steps_per_second:.4f}",
-        "trained/sample": "" if row.trained is None else f"{row.trained:.1f}",
-        "scored/sample": "" if row.scored is None else f"{row.scored:.1f}",
+        "steps/s": "" if speed is None else f"{speed:.4f}",
+        "trained/sample": "" if trained is None else f"{trained:.1f}",
+        "scored/sample": "" if scored is None else f"{scored:.1f}",
         "kept bytes": "" if row.kept is None else str(row.kept),
     }
+
+
+def _speed(row: Row) -> float | None:
+    spread = row.over("steps_per_second")
+    return spread.mean if spread else None
 
 
 def _size(count: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from onepass.base.text import plain
-from onepass.gsa_paper.protocol import PAPER_STREAM
 from onepass.report.rows import KEYS, Row
 from onepass.report.table import Table
+from onepass.runs.spec import Job
 
 PIVOTS = ("memory", "dataset", "stream")
 NONE = "M=0"  # a method that keeps nothing is the same run for every memory
@@ -73,13 +73,11 @@ def _measured(line: Mapping[str, str]) -> list[str]:
 
 
 def _split(row: Row, line: Mapping[str, str], over: str) -> tuple[str, dict[str, str]]:
-    """What stands above a row's cells, and what is left to know the row by."""
+    """Returns the row's column group and its remaining keys."""
     keys = {name: line[name] for name in KEYS}
     if over == "memory":
         return f"M={keys.pop('memory')}", keys
     if over == "dataset":
         return keys.pop("dataset"), keys
-    words = row.variant.split(" ")
-    stream = "".join(word.removeprefix("stream=") for word in words if word.startswith("stream="))
-    keys["variant"] = plain(" ".join(word for word in words if not word.startswith("stream=")))
-    return plain(stream) or PAPER_STREAM, keys
+    keys["variant"] = plain(str(row.variant.without("stream")))
+    return plain(row.variant.get("stream", Job.stream)), keys

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from onepass.base.errors import InputError, RunError
+from onepass.base.errors import InputError
 from onepass.data.load import is_path
-from onepass.gsa_paper.protocol import PLACE, as_in_the_paper, precision_of, what_was_chosen
 from onepass.learning import registry
 from onepass.runs import lines
-from onepass.runs.folder import finished_runs, warn_of_missing_points
-from onepass.runs.query import of_results
 from onepass.runs.result import Result
+from onepass.runs.variant import FOLDER, REVISION, Variant
 
 KEYS = ("method", "variant", "dataset", "memory")  # which tell rows apart
-# settings that follow from the rest, and how a run is carried out, which the variant names
+# Settings that follow from the rest, or say how a run is carried out, which the variant names.
 NOT_CHOSEN = {"seed", "device", "memory", "mean", "std", "precision", "engine"}
-log = logging.getLogger("onepass")
 
 
 @dataclass(frozen=True)
@@ -54,62 +51,92 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One line of the table: runs that differ in nothing but the seed."""
 
-    method: str
-    variant: str
-    dataset: str
-    memory: int
-    accuracy: Spread
-    forgetting: Spread | None
-    anytime: Spread | None
-    seconds: Spread | None
-    runs: int
-    steps_per_second: float | None
-    trained: float | None
-    scored: float | None
-    trained_at_scores: int  # images, in a run; those of steps are not among them
-    scoring_seconds: float
-    kept: int | None  # bytes: samples, all that is stored beside them, and copies of the network
-    device: str
-    precision: str  # of the network's arithmetic; both, if there are two in one mean
-    paper_dataset: str | None  # of the paper's data and stream: the name of the dataset
-    as_published: bool  # and of the method's common settings, in its present revision
-    stream: str  # all that is known of it: rows are comparable if they share it
-    accuracies: Mapping[int, float]  # by seed
-    forgettings: Mapping[int, float]  # likewise, of those that have one
-    where: str  # of the first run
+    results: Sequence[Result]
 
+    @property
+    def first(self) -> Result:
+        return self.results[0]
 
-def read(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
-    """The results of every finished run at or below folders, and those of files of lines, also of
-    such that lie in a folder; of these the ones that meet every condition (`--where`). Those of
-    runs' own folders come first: of a run that lies in both, the one with its events is shown.
-    Lines of anything else are passed over, and counted aloud."""
-    folders = [path for path in paths if not lines.is_lines(path)]
-    runs = [run for folder in folders for run in finished_runs(folder)]
-    found = [result for run in runs if (result := run.result()) is not None]
-    warn_of_missing_points(found)
-    others: dict[Path, int] = {}
-    for path in dict.fromkeys(file for given in paths for file in lines.files_at(given)):
-        results, others[path] = lines.read_among_others(path)
-        found += results
-    if not found:
-        raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")
-    if passed := [path for path, number in others.items() if number]:
-        number, places = sum(others.values()), ", ".join(map(str, passed))
-        log.warning(
-            "passed over, since they are no results of runs: %d lines of %s", number, places
+    @property
+    def method(self) -> str:
+        return self.first.method
+
+    @property
+    def variant(self) -> Variant:
+        return self.first.variant
+
+    @property
+    def dataset(self) -> str:
+        return self.first.dataset
+
+    @property
+    def memory(self) -> int:
+        return self.first.memory
+
+    @cached_property
+    def accuracy(self) -> Spread:
+        spread = self.over("accuracy")
+        assert spread is not None  # every result has one
+        return spread
+
+    @cached_property
+    def precision(self) -> str:
+        """Of the network's arithmetic; both, if there are two in one mean."""
+        return " and ".join(sorted({result.precision for result in self.results}))
+
+    @cached_property
+    def device(self) -> str:
+        return ", ".join(sorted({result.gpu or result.device for result in self.results}))
+
+    @cached_property
+    def stream(self) -> str:
+        """All that is known of what was learned from: rows are comparable if they share it."""
+        first = self.first
+        return json.dumps(
+            [
+                *(_data_of(first), first.stream, first.stream_settings, first.tasks),
+                *(first.batch, first.boundaries, first.validation, first.samples),
+            ],
+            sort_keys=True,
         )
-    return of_results(found, where)
+
+    @cached_property
+    def kept(self) -> int | None:
+        """Bytes: samples, all that is stored beside them, and copies of the network."""
+        results = self.results
+        known = [
+            run.memory_bytes + run.copy_bytes for run in results if run.memory_bytes is not None
+        ]
+        return max(known, default=None)
+
+    @cached_property
+    def trained_at_scores(self) -> int:
+        """Images in a run, which are not among those of its steps."""
+        beside = [result.images_beside_steps.get("scores", {}) for result in self.results]
+        return max(images.get("trained", 0) for images in beside)
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        return {result.seed: result.accuracy for result in self.results}
+
+    @property
+    def forgettings(self) -> dict[int, float]:
+        known = ((result.seed, result.forgetting) for result in self.results)
+        return {seed: value for seed, value in known if value is not None}
+
+    def over(self, name: str) -> Spread | None:
+        """Returns the spread of a value of the results over the runs that have it."""
+        return Spread.over(getattr(result, name) for result in self.results)
 
 
 def summarise(results: Sequence[Result], *, per_run: bool = False) -> list[Row]:
     """A row for each group of runs, or for each run."""
     groups = grouped(results)
-    return [
-        _row(one) for one in ([[run] for group in groups for run in group] if per_run else groups)
-    ]
+    if per_run:
+        groups = [[run] for group in groups for run in group]
+    return [Row(group) for group in groups]
 
 
 def grouped(results: Sequence[Result]) -> list[list[Result]]:
@@ -121,7 +148,7 @@ def grouped(results: Sequence[Result]) -> list[list[Result]]:
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Result]] = {}
     revisions: dict[tuple[Any, ...], set[int]] = {}
     for named in told_apart(results):
-        key = (named.dataset, named.memory, named.method, named.variant)
+        key = (named.dataset, named.memory, named.method, str(named.variant))
         same = (named.seed, named.state_sha256, named.accuracy)
         groups.setdefault((*key, named.revision), {}).setdefault(same, named)
         revisions.setdefault(key, set()).add(named.revision)
@@ -147,8 +174,8 @@ def _with_revision(result: Result, shown: set[int]) -> Result:
     method, revision = registry.METHODS.entries.get(result.method), result.revision
     if revision == (method.revision if method else max(shown)) or shown == {0}:
         return result
-    word = f"revision={revision or 'unknown'}"
-    return replace(result, variant=f"{word} {result.variant}".rstrip())
+    told = Variant({REVISION: str(revision or "unknown")})
+    return replace(result, variant=Variant(told | result.variant))
 
 
 def _of_the_same_settings(runs: list[Result]) -> list[list[Result]]:
@@ -160,8 +187,9 @@ def _of_the_same_settings(runs: list[Result]) -> list[list[Result]]:
     differing = sorted(name for name in shared if any(one[name] != told[0][name] for one in told))
     rows: dict[str, list[Result]] = {}
     for run in runs:
-        words = " ".join(f"{name}={run.settings[name]}" for name in differing if run.settings)
-        rows.setdefault(words, []).append(replace(run, variant=f"{run.variant} {words}".strip()))
+        values = {name: str(run.settings[name]) for name in differing if run.settings}
+        row = rows.setdefault(str(values), [])
+        row.append(replace(run, variant=Variant(run.variant | values)))
     return list(rows.values())
 
 
@@ -202,7 +230,7 @@ def _one_of_each_seed(runs: list[Result]) -> list[list[Result]]:
         return list(rows.values())
     ends = _told_apart(set(rows))
     return [
-        [replace(run, variant=f"{run.variant} {PLACE} {ends[folder]}".lstrip()) for run in row]
+        [replace(run, variant=Variant(run.variant | {FOLDER: ends[folder]})) for run in row]
         for folder, row in rows.items()
     ]
 
@@ -233,56 +261,3 @@ def _told_apart(paths: set[str]) -> dict[str, str]:
         if len(set(ends.values())) == len(paths):
             return ends
     return {path: path for path in paths}
-
-
-def _row(group: list[Result]) -> Row:
-    def over(name: str) -> Spread | None:
-        return Spread.over(getattr(result, name) for result in group)
-
-    first = group[0]
-    accuracy = over("accuracy")
-    assert accuracy is not None
-    kept = [one.memory_bytes + one.copy_bytes for one in group if one.memory_bytes is not None]
-    speed = Spread.over(one.steps_per_second for one in group)
-    devices = {one.gpu or one.device for one in group}
-    in_the_paper = all(map(as_in_the_paper, group))
-    return Row(
-        method=first.method,
-        variant=first.variant,
-        dataset=first.dataset,
-        memory=first.memory,
-        accuracy=accuracy,
-        forgetting=over("forgetting"),
-        anytime=over("anytime_accuracy"),
-        seconds=over("seconds"),
-        runs=len(group),
-        steps_per_second=speed.mean if speed else None,
-        trained=first.trained_per_sample,
-        scored=first.scored_per_sample,
-        trained_at_scores=max(map(_trained_at_scores, group)),
-        scoring_seconds=mean(one.scoring_seconds for one in group),
-        kept=max(kept, default=None),
-        device=", ".join(sorted(devices)),
-        precision=" and ".join(sorted(set(map(precision_of, group)))),
-        paper_dataset=first.dataset_identity if in_the_paper else None,
-        as_published=in_the_paper and not any(map(what_was_chosen, group)),
-        stream=_stream_of(first),
-        accuracies={one.seed: one.accuracy for one in group},
-        forgettings={one.seed: one.forgetting for one in group if one.forgetting is not None},
-        where=first.out,
-    )
-
-
-def _trained_at_scores(result: Result) -> int:
-    return result.images_beside_steps.get("scores", {}).get("trained", 0)
-
-
-def _stream_of(result: Result) -> str:
-    """What was learned from, as far as a result tells."""
-    return json.dumps(
-        [
-            *(_data_of(result), result.stream, result.stream_settings, result.tasks),
-            *(result.batch, result.boundaries, result.validation, result.samples),
-        ],
-        sort_keys=True,
-    )

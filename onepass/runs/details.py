@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onepass.runs.query import Entry
+from onepass.runs.find import FoundRun
 
 Sections = dict[str, dict[str, Any]]
 NAMES = {
@@ -27,7 +27,7 @@ ASKED_OF_THE_RUN = frozenset(["seed", "device", "memory"])  # which passes them 
 COMPARED = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_second")
 
 
-def details(entry: Entry) -> Sections:
+def details(entry: FoundRun) -> Sections:
     """Everything, by subject; a section of which nothing is known is left out."""
     job = entry.description.get("job")
     sources = (entry.values, job if isinstance(job, dict) else {}, entry.description)
@@ -50,7 +50,7 @@ def details(entry: Entry) -> Sections:
     return {name: section for name, section in sections.items() if section}
 
 
-def _stream(entry: Entry, known: dict[str, Any]) -> dict[str, Any]:
+def _stream(entry: FoundRun, known: dict[str, Any]) -> dict[str, Any]:
     """As its table says; the record of a run also has what the stream made of it."""
     table = entry.values.get("stream_settings")
     recorded = entry.description.get("stream")
@@ -60,7 +60,7 @@ def _stream(entry: Entry, known: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def differences(a: Entry, b: Entry) -> dict[str, tuple[Any, Any]]:
+def differences(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
     """What was asked otherwise, by section and name. What only one of two folders, or of two lines,
     tells is a difference; a line beside a folder just knows less of its machine."""
     one, other = details(a), details(b)
@@ -78,6 +78,6 @@ def differences(a: Entry, b: Entry) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def outcomes(a: Entry, b: Entry) -> dict[str, tuple[Any, Any]]:
+def outcomes(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
     """What came of each, whether it differs or not."""
     return {name: (a.get(name), b.get(name)) for name in COMPARED}

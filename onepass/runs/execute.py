@@ -20,22 +20,22 @@ from onepass.evaluation import probes
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import check_keys
 from onepass.evaluation.loop import is_scored, walk
-from onepass.evaluation.scoring import BEGINNING, Point
+from onepass.evaluation.points import BEGINNING, Point
 from onepass.learning.checkpoint import file as checkpoints
 from onepass.learning.learner import Learner
-from onepass.runs.folder import (
+from onepass.runs.environment import (
     OtherVersions,
-    RunFolder,
-    SoFar,
     last_computed_by,
     source_of,
     surroundings,
     versions,
 )
+from onepass.runs.folder import RunFolder, SoFar
 from onepass.runs.log import logged
+from onepass.runs.outcome import gpu_of, plain_settings, result_of
 from onepass.runs.recorder import CheckpointEvery, Recorder
 from onepass.runs.resources import Supplies
-from onepass.runs.result import Result, gpu_of, plain_settings
+from onepass.runs.result import Result
 from onepass.runs.spec import Fingerprint, Job
 from onepass.streams import Stream
 
@@ -141,7 +141,7 @@ def _carry_out(
             listener=audience,
         ):
             recorder.save(learner, tick)
-        result = Result.of(job, stream, learner, recorder.points, folder.path)
+        result = result_of(job, stream, learner, recorder.points, folder.path)
         began = folder.description() or {}
         result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
         audience.finished(result)
@@ -256,7 +256,7 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
         "identity": job.identity,
         "job": job.known_by,
         "dataset": job.dataset_identity,
-        "variant": job.variant,
+        "variant": str(job.variant),
         "probes": list(job.probes),
         "imports": list(job.imports),
         "module": type(learner).__module__,

@@ -14,38 +14,27 @@ folder from which the run can go on.
 from __future__ import annotations
 
 import glob
-import hashlib
-import inspect
 import logging
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-import numpy as np
-import torch
-
 from onepass.base import fileio
 from onepass.base.errors import CheckpointError, RunError, WriteError
 from onepass.base.settings import check
-from onepass.base.text import natural, plain
-from onepass.evaluation.callbacks import EVENTS
-from onepass.evaluation.scoring import Point, Tick
-from onepass.learning import registry
-from onepass.learning.checkpoint import file
+from onepass.base.text import plain
+from onepass.evaluation.callbacks.base import EVENTS
+from onepass.evaluation.points import Point, Tick
+from onepass.runs.environment import OtherVersions
 from onepass.runs.result import Result
 from onepass.runs.spec import Job, digest
-from onepass.version import __version__
 
 BUSY = "is being run by another process"
 DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
-OtherVersions = list[dict[str, int | str]]
 # What comes of values that are not what they have to be.
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 log = logging.getLogger("onepass")
@@ -144,7 +133,9 @@ class RunFolder:
     def result(self) -> Result | None:
         """The result as it was written, with the place where the folder is now."""
         content = _read_json(self.result_file)
-        return None if content is None else Result.read(content, self.result_file)
+        return (
+            None if content is None else Result.read(content, str(self.path), str(self.result_file))
+        )
 
     def points(self) -> list[Point]:
         """The points of events.jsonl; a last line that a kill cut short is not one of them."""
@@ -201,11 +192,15 @@ class RunFolder:
 
     def save_checkpoint(self, payload: dict[str, Any], progress: SoFar) -> None:
         """`payload` is the learner's; the file serves `onepass.open` as well."""
+        from onepass.learning.checkpoint import file
+
         content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
         file.write(self.checkpoint_file, content)
 
     def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
         """The content of the last whole checkpoint, and how far the run had come by then."""
+        from onepass.learning.checkpoint import file
+
         if not _is_there(self.checkpoint_file):
             return None
         content = file.read(self.checkpoint_file)
@@ -308,61 +303,11 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
         check("job", content.get("job"), dict)
         for name in ("probes", "imports"):
             check(name, content.get(name, []), list[str])
-        for name in ("identity", "module", "source", "commit", *versions()):
+        for name in ("identity", "module", "source", "commit", "onepass", "torch"):
             check(name, content.get(name), str | None)
         return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
         return False
-
-
-def finished_runs(folder: Path) -> list[RunFolder]:
-    """Every finished run at or below a folder, in natural order of their paths; none that was set
-    aside as damaged."""
-    if not folder.is_dir():
-        raise RunError(f"there is no folder {folder}, and no .jsonl file of that name")
-    return [
-        RunFolder(path.parent)
-        for path in sorted(folder.rglob("result.json"), key=lambda path: natural(str(path.parent)))
-        if DAMAGED_NAME not in path.parent.name
-    ]
-
-
-def warn_of_missing_points(results: Sequence[Result]) -> None:
-    """One line if events.jsonl of finished runs is not whole any more."""
-    without = [result.out for result in results if _lacks_points(result)]
-    if without:
-        others = f" (and {len(without) - 1} more)" if without[1:] else ""
-        log.warning("%s%s lacks points of its run", Path(without[0]) / "events.jsonl", others)
-
-
-def _lacks_points(result: Result) -> bool:
-    try:
-        return not RunFolder(Path(result.out)).has_all_points(result)
-    except RunError:
-        return True
-
-
-def versions() -> dict[str, str]:
-    """On which the bits of a run depend."""
-    return {"onepass": __version__, "torch": str(torch.__version__)}
-
-
-def last_computed_by(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
-    """What a run's description says, and, of a run that was resumed `--anyway`, what it last went
-    on with."""
-    return {**described, **(since[-1] if since else {})}
-
-
-def source_of(method: str) -> str | None:
-    """A digest of the file that a method comes from, if it is not one of ours: their versions tell.
-    None also of a method that was typed at a prompt."""
-    module = registry.get(method).learner.__module__
-    if module.startswith("onepass."):
-        return None
-    with suppress(OSError, TypeError):  # as inspect says that there is no file
-        path = inspect.getsourcefile(sys.modules[module])
-        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()[:12]
-    return None
 
 
 def make_folder(path: Path) -> None:
@@ -372,42 +317,3 @@ def make_folder(path: Path) -> None:
         raise RunError(f"cannot make the folder {path}: a file is in the way") from None
     except OSError as problem:
         raise RunError(f"cannot make the folder {path}: {problem.strerror}") from None
-
-
-def surroundings() -> dict[str, Any]:
-    """Versions, machine and commit: what one needs to know to make a number again."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": platform.platform(),
-        "processor": processor(),
-        **commit(),
-    }
-
-
-def processor() -> str:
-    """Its name, and the widest instructions that torch uses there: another kind rounds in another
-    way, and a run with the same seed ends as one with another would."""
-    name = platform.processor()
-    with suppress(OSError):  # which tells more, on Linux
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        name = next(iter(names), name)
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def commit() -> dict[str, Any]:
-    """The commit of the tree that runs, and whether it had changes; none once installed."""
-    tree = Path(__file__).resolve().parents[2]
-    if not (tree / ".git").exists():
-        return {"commit": None, "dirty": None}
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(tree), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return {"commit": None, "dirty": None}

@@ -19,53 +19,12 @@ from onepass.runs.result import Result
 
 SUFFIX = ".jsonl"
 PLACE = re.compile(rf"(?s)(?P<file>.+{re.escape(SUFFIX)}):(?P<number>[1-9]\d{{0,9}})", re.ASCII)
-NUMBER = (int, float)
-# What every line of a run says, and its type; one that lacks any of it is of something else, such
-# as a benchmark or a search.
-NEEDED: dict[str, Any] = {
-    "method": str,
-    "dataset": str,
-    "memory": int,
-    "seed": int,
-    "accuracy": NUMBER,
-    "seconds": NUMBER,
-}
-UNKNOWN = (
-    *("forgetting", "forgetting_all_tasks", "mean_task_accuracy", "anytime_accuracy"),
-    *("prequential_accuracy", "steps", "steps_per_second", "trained_per_sample"),
-    *("scored_per_sample", "memory_bytes"),
-)
-# What lines of earlier days do not tell, and a result cannot be without.
-LACKING: dict[str, Any] = {
-    **{"accuracy_matrix": [], "class_accuracy": [], "params_sha256": "", "state_sha256": ""},
-    **dict.fromkeys(UNKNOWN),
-}
 log = logging.getLogger("onepass")
 
 
-def files_at(path: Path) -> list[Path]:
-    """The files of lines that a path stands for: itself, or those in a folder. What lies in a run's
-    own folder is its record."""
-    if is_lines(path):
-        return [path]
-    own = (path / "run.json").exists() or (path / "result.json").exists()
-    return [] if own else [one for one in sorted(path.glob(f"*{SUFFIX}")) if one.is_file()]
-
-
 def read(path: Path) -> list[Result]:
-    """The results of a file, in its order; each one's `out` is the place of its line."""
-    return [_result(content(line, place), place) for place, line in texts(path)]
-
-
-def read_among_others(path: Path) -> tuple[list[Result], int]:
-    """The results of a file that also holds lines of other things, and how many of those."""
-    contents = [(content(line, place), place) for place, line in texts(path)]
-    found = [_result(one, place) for one, place in contents if all(name in one for name in NEEDED)]
-    return found, len(contents) - len(found)
-
-
-def _result(found: dict[str, Any], place: str) -> Result:
-    return Result.read({**LACKING, **found, "out": place}, Path(place), out=place)
+    """Returns the results of a file, in its order; each one's `out` is the place of its line."""
+    return [Result.read(content(line, place), place) for place, line in texts(path)]
 
 
 def append(path: Path, result: Result, *, once: bool = False) -> None:

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from typing import ClassVar, Literal
 
 from onepass.evaluation.callbacks.audience import Audience
-from onepass.evaluation.callbacks.base import Listener, Run
-from onepass.evaluation.scoring import Point, Tick
+from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
+from onepass.evaluation.points import Point, Tick
 from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
-from onepass.runs.folder import EVENTS, RunFolder, SoFar, point_of
+from onepass.runs.folder import RunFolder, SoFar, point_of
 from onepass.runs.result import Result
 
 SECONDS_BETWEEN = 10

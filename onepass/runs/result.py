@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-import torch
-
-from onepass.base.devices import kind
 from onepass.base.errors import InputError, RunError
 from onepass.base.settings import check
 from onepass.base.text import plain
-from onepass.evaluation import metrics
-from onepass.evaluation.scoring import Point
-from onepass.learning.learner import Learner
-from onepass.runs.spec import Job
-from onepass.streams import Stream
+from onepass.runs.variant import Variant
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
 
@@ -33,9 +24,10 @@ class Result:
         `dataset_identity` (its name, or the path of the user's own), `data_sha256` (of all of it),
         `validation` (the part of the training data that was scored on), `samples` (for training and
         test, how many of each class there were); `stream` (its name), `stream_settings`, `batch`,
-        `boundaries` (whether they were told); `variant` (what was chosen otherwise than by
-        default), `memory` (samples kept at most; 0 for a method that keeps none), `seed`, `tasks`,
-        `normalise` (by the mean and standard deviation of the dataset, or of the first task).
+        `boundaries` (whether they were told); `variant`, what was chosen otherwise than by default
+        (names and values; files hold its words); `memory` (samples kept at most; 0 for a method
+        that keeps none), `seed`, `tasks`, `normalise` (by the mean and standard deviation of the
+        dataset, or of the first task).
     How good it was, in percent
         `accuracy` over all test images; `forgetting` in the 1 / (T - 1) form and
         `forgetting_all_tasks` in the 1 / T form; `mean_task_accuracy`; `anytime_accuracy`, the mean
@@ -72,7 +64,7 @@ class Result:
     dataset_identity: str = ""
     data_sha256: str = ""
     validation: float = 0.0
-    variant: str
+    variant: Variant
     memory: int = field(metadata=PRINTED)
     seed: int = field(metadata=PRINTED)
     tasks: int
@@ -84,33 +76,33 @@ class Result:
     boundaries: bool = True
 
     accuracy: float = field(metadata=PRINTED)
-    forgetting: float | None = field(metadata=PRINTED)
-    forgetting_all_tasks: float | None
-    mean_task_accuracy: float | None
-    anytime_accuracy: float | None
-    prequential_accuracy: float | None
-    accuracy_matrix: list[list[float | None]] = field(metadata=PRINTED)
-    class_accuracy: list[float | None]
+    forgetting: float | None = field(default=None, metadata=PRINTED)
+    forgetting_all_tasks: float | None = None
+    mean_task_accuracy: float | None = None
+    anytime_accuracy: float | None = None
+    prequential_accuracy: float | None = None
+    accuracy_matrix: list[list[float | None]] = field(default_factory=list, metadata=PRINTED)
+    class_accuracy: list[float | None] = field(default_factory=list)
     task_confusion: list[list[int]] = field(default_factory=list)
 
-    steps: int | None = field(metadata=PRINTED)
+    steps: int | None = field(default=None, metadata=PRINTED)
     seconds: float = field(metadata=PRINTED)
-    steps_per_second: float | None = field(metadata=PRINTED)
+    steps_per_second: float | None = field(default=None, metadata=PRINTED)
     scoring_seconds: float = 0.0
     capture_seconds: float = 0.0
 
-    trained_per_sample: float | None
-    scored_per_sample: float | None
+    trained_per_sample: float | None = None
+    scored_per_sample: float | None = None
     images_beside_steps: dict[str, dict[str, int]] = field(default_factory=dict)
-    memory_bytes: int | None
+    memory_bytes: int | None = None
     copy_bytes: int = 0
 
     device: str = field(metadata=PRINTED)
     gpu: str | None = None
     threads: int = 0
     commit: str | None = None
-    params_sha256: str = field(metadata=PRINTED)
-    state_sha256: str = field(metadata=PRINTED)
+    params_sha256: str = field(default="", metadata=PRINTED)
+    state_sha256: str = field(default="", metadata=PRINTED)
     out: str = field(metadata=PRINTED)
 
     dropped: dict[str, str] = field(default_factory=dict)
@@ -119,106 +111,35 @@ class Result:
     other_versions: list[dict[str, int | str]] = field(default_factory=list)
 
     @classmethod
-    def of(
-        cls, job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
-    ) -> Self:
-        """The result of a run that has come to its end."""
-        ends = {point.task: point.correct for point in points if point.boundary}
-        last, cadence = points[-1], job.score_every(stream)
-        correct = [ends.get(task) for task in range(len(stream.tasks))]
-        a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
-        spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
-        batch = len(stream.indices(0))
-        images = learner.images(batch)
-        return cls(
-            identity=job.identity,
-            method=job.method,
-            revision=job.revision,
-            settings=plain_settings(learner),
-            dataset=plain(stream.dataset.name),
-            dataset_identity=job.dataset_identity,
-            data_sha256=job.data_sha256,
-            validation=job.validation,
-            variant=job.variant,
-            memory=getattr(learner, "memory", 0),
-            seed=job.seed,
-            tasks=len(stream.tasks),
-            normalise=job.normalise,
-            samples=stream.dataset.samples_of_each_class(),
-            stream=stream.key,
-            stream_settings=_plain(stream.spec),
-            batch=batch,
-            boundaries=stream.boundaries,
-            accuracy=last.accuracy,
-            forgetting=metrics.forgetting(a),
-            forgetting_all_tasks=metrics.forgetting_all(a),
-            mean_task_accuracy=metrics.mean_task_accuracy(a),
-            anytime_accuracy=metrics.anytime(spaced),
-            prequential_accuracy=last.prequential,
-            accuracy_matrix=a,
-            class_accuracy=metrics.per_class(last.correct, last.total),
-            task_confusion=[list(row) for row in last.confusion],
-            steps=last.step,
-            seconds=last.seconds,
-            steps_per_second=last.step / last.seconds,
-            scoring_seconds=last.scoring,
-            capture_seconds=last.capture,
-            trained_per_sample=images.trained / batch,
-            scored_per_sample=images.scored / batch,
-            images_beside_steps={name: n._asdict() for name, n in learner.spent.items()},
-            memory_bytes=learner.memory_bytes,
-            copy_bytes=learner.copy_bytes,
-            device=learner.where.type,
-            gpu=gpu_of(learner),
-            threads=job.threads,
-            params_sha256=learner.params_sha256(),
-            state_sha256=learner.state_sha256(),
-            out=str(out),
-            points=len(points),
-        )
-
-    @classmethod
-    def read(cls, content: dict[str, Any], file: Path, out: str | None = None) -> Self:
-        """From the content of a result.json, with the place where its folder is now, or of whatever
-        else `file` names, with the place that is told. Fields with a default came later: an older
-        file may lack them."""
-        types = _types()
-        for one in fields(cls):
-            if one.name in content:
-                _check(one.name, content[one.name], types[one.name], file)
-            elif one.default is MISSING and one.default_factory is MISSING:
-                raise RunError(f"{file} is not a run's result: it has no {one.name}")
-        here = {"dataset_identity": content["dataset"], **content, "out": out or str(file.parent)}
-        return cls(**{name: value for name, value in here.items() if name in types})
+    def read(cls, content: dict[str, Any], out: str, source: str = "") -> Self:
+        """Returns the result that a result.json or a line holds. `out` is where its run lies now;
+        errors name the `source`, if that is another file. An older result may lack every field
+        that has a default."""
+        source, types = source or out, _types()
+        for option in fields(cls):
+            needed = option.default is MISSING and option.default_factory is MISSING
+            if option.name in content:
+                kind = str if option.name == "variant" else types[option.name]
+                _check(option.name, content[option.name], kind, source)
+            elif needed and option.name not in (*content, "out"):
+                raise RunError(f"{source} is not a run's result: it has no {option.name}")
+        known = {name: value for name, value in content.items() if name in types}
+        given = {"dataset_identity": content["dataset"], **known}
+        return cls(**{**given, "variant": Variant.parse(content["variant"]), "out": out})
 
     def as_json(self) -> dict[str, Any]:
-        """What result.json holds; where it is now is known to whoever reads it."""
-        return {**asdict(self), "out": plain(self.out)}
+        """Returns what result.json holds."""
+        return {**asdict(self), "variant": str(self.variant), "out": plain(self.out)}
+
+    @property
+    def precision(self) -> str:
+        """Of the network's arithmetic; an old line tells it by its variant alone."""
+        return str(self.settings.get("precision") or self.variant.get("precision", "fp32"))
 
     def printed(self) -> dict[str, Any]:
         """What `--json` prints."""
         shown = [one.name for one in fields(self) if one.metadata.get("printed")]
         return {name: getattr(self, name) for name in shown}
-
-
-def plain_settings(learner: Learner) -> dict[str, Any]:
-    """The constructor's arguments as JSON has them; a network of the user's own as it shows
-    itself, a GPU without its number."""
-    chosen = {**learner.get_params(), "device": kind(learner.device)}
-    return {name: _plain(value) for name, value in chosen.items()}
-
-
-def gpu_of(learner: Learner) -> str | None:
-    cuda = learner.where.type == "cuda"
-    return torch.cuda.get_device_name(learner.where) if cuda else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
 @cache
@@ -227,8 +148,8 @@ def _types() -> dict[str, Any]:
     return get_type_hints(Result)
 
 
-def _check(name: str, value: object, annotation: Any, file: Path) -> None:
+def _check(name: str, value: object, annotation: Any, source: str) -> None:
     try:
         check(name, value, annotation)
     except (InputError, RecursionError):  # the value itself may be too much to be shown
-        raise RunError(f"{file} is damaged: its {name} is of the wrong type") from None
+        raise RunError(f"{source} is damaged: its {name} is of the wrong type") from None

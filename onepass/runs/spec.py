@@ -20,6 +20,7 @@ from onepass.data.load import is_path
 from onepass.evaluation.scoring import check_scorable
 from onepass.learning import registry
 from onepass.learning.learner import Learner
+from onepass.runs.variant import PRESET, Variant
 from onepass.streams import Stream
 
 COMMON = "common"  # the constructor's defaults: one setting for all methods
@@ -230,22 +231,23 @@ class Job:
         return {name: as_text(value) for name, value in instead.items()} | self.settings
 
     @property
-    def variant(self) -> str:
-        """What was chosen otherwise than by default, in words; empty for a plain job.
+    def variant(self) -> Variant:
+        """What was chosen otherwise than by default; empty for a plain job.
 
-        >>> Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant
+        >>> str(Job("gsa", preset="tuned", settings={"lr": "1e-3", "mix": "64"}, tasks=2).variant)
         'tuned lr=1e-3 tasks=2'
         """
-        chosen = [] if self.preset == COMMON else [self.preset]
+        variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})
         usual = self._defaults | self.chosen_preset().settings
         others = _others(self.chosen_settings(), usual)
-        settings = sorted(self.run_settings.items())
-        chosen += [f"{name}={value}" for name, value in settings if name in others]
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name not in BESIDE and value != one.default:
-                chosen.append(f"{one.name}={value}")
-        return " ".join(chosen)
+        variant |= {
+            name: text for name, text in sorted(self.run_settings.items()) if name in others
+        }
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name not in BESIDE and value != option.default:
+                variant[option.name] = str(value)
+        return variant
 
     def score_every(self, stream: Stream) -> int | None:
         """After how many steps the learner is scored; None: only at the end, since it has to train

@@ -37,7 +37,7 @@ class Costs:
         """A run has been measured."""
         place = (result.dataset_identity, result.device)
         took = result.seconds + result.scoring_seconds + result.capture_seconds
-        kind = (*place, result.method, result.memory, result.variant)
+        kind = (*place, result.method, result.memory, str(result.variant))
         self._seconds.setdefault(kind, []).append(took)
         trained, scored = result.trained_per_sample, result.scored_per_sample
         if not (result.steps and result.batch) or trained is None or scored is None:
@@ -68,7 +68,7 @@ class Costs:
 def kind_of(job: Job) -> Kind:
     """Jobs of one kind differ in their seeds only, and take equally long."""
     memory = job.memory if job.uses_memory else 0
-    return (job.dataset_identity, job.device_kind, job.method, memory, job.variant)
+    return (job.dataset_identity, job.device_kind, job.method, memory, str(job.variant))
 
 
 def _stream(validation: float, settings: Mapping[str, object]) -> Kind:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from onepass.base.errors import InputError, OnepassError, TrainingError
 from onepass.evaluation.callbacks import Audience, Listener, Run
-from onepass.evaluation.scoring import Point
+from onepass.evaluation.points import Point
 from onepass.executors import How
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result

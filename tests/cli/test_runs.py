@@ -18,10 +18,10 @@ from pyarrow import parquet
 
 from onepass import cli
 from onepass.cli.runs import COLUMNS
-from onepass.report import rows as tables
-from onepass.runs import lines
-from onepass.runs.query import find
+from onepass.runs import lines, query
+from onepass.runs.find import find
 from onepass.runs.result import Result
+from onepass.runs.variant import Variant
 
 QUICK = ("--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--json")
 MANY = 2000
@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(runs: Path) -> list[Result]:
-    return tables.read(runs)
+    return query.results(runs)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_every_run_is_listed_with_its_numbers_and_its_place(
     assert [one["where"] for one in finished] == [result.out for result in results]
     for one, result in zip(finished, results, strict=True):
         names = ("method", "variant", "dataset", "memory", "seed", "accuracy", "seconds")
-        assert [one[name] for name in names] == [getattr(result, name) for name in names]
+        assert [one[name] for name in names] == [result.as_json()[name] for name in names]
         assert one["any-time"] == result.anytime_accuracy
     text = onepass("runs", "list", runs)
     header, _, *rows = text.out.splitlines()
@@ -214,7 +214,7 @@ def test_what_others_wrote_does_nothing_in_the_terminal(
     results: list[Result], file: Path, tmp_path: Path
 ) -> None:
     hostile = tmp_path / "hostile.jsonl"
-    lines.append(hostile, replace(results[0], dataset=HOSTILE, variant=HOSTILE))
+    lines.append(hostile, replace(results[0], dataset=HOSTILE, variant=Variant(preset=HOSTILE)))
     for command in (("list", hostile), ("show", f"{hostile}:1")):
         done = onepass("runs", *command)
         assert done.status == 0, done.err
@@ -272,7 +272,7 @@ def test_the_ordinary_list_reads_results_only(runs: Path, monkeypatch: pytest.Mo
 
 
 def test_a_run_is_shown_with_all_that_is_known_of_it(runs: Path, results: list[Result]) -> None:
-    (result,) = [one for one in results if "lr=5e-4" in one.variant]
+    (result,) = [one for one in results if one.variant.get("lr") == "5e-4"]
     known = onepass("runs", "show", result.out, "--json").record
     assert (known["where"], known["state"]) == (result.out, "finished")
     assert known["settings"]["lr"] == 5e-4
@@ -430,7 +430,8 @@ def test_settings_of_several_kinds_are_json_in_parquet(
 
 
 def test_a_cell_of_an_export_is_no_formula(results: list[Result], tmp_path: Path) -> None:
-    lines.append(tmp_path / "a.jsonl", replace(results[0], dataset="=1+1", variant=HOSTILE))
+    hostile = replace(results[0], dataset="=1+1", variant=Variant(lr=HOSTILE))
+    lines.append(tmp_path / "a.jsonl", hostile)
     (row,) = exported(tmp_path / "a.csv", tmp_path / "a.jsonl")
     assert row["dataset"] == "'=1+1"
     assert "\x1b" not in (tmp_path / "a.csv").read_text()

@@ -11,7 +11,7 @@ from command import onepass
 from onepass.gsa_paper import experiments
 from onepass.gsa_paper import page as book
 from onepass.learning import registry
-from onepass.report import rows
+from onepass.runs import query
 from onepass.sweeps import sweep_file
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(given, tmp_pa
 def test_what_cannot_be_made_is_said_and_the_rest_is_there(tmp_path):
     """Here all but one section lack their runs."""
     assert onepass("run", "er", "--dataset", "synthetic", "--out", tmp_path / "r").status == 0
-    (result,) = rows.read(tmp_path / "r")
+    (result,) = query.results(tmp_path / "r")
     nothing = {name: [] for name in experiments.EXPERIMENTS}
     page = book.bind({**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n")
     text = page.read_text()

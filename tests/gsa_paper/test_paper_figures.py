@@ -21,7 +21,8 @@ from onepass.gsa_paper import figures as paper_figures
 from onepass.gsa_paper.proposition import Decomposed, decomposed
 from onepass.gsa_paper.rates import Course
 from onepass.report import figures
-from onepass.report.rows import read
+from onepass.runs.query import results as read
+from onepass.runs.variant import Variant
 
 SWEEP = """
 [defaults]
@@ -189,7 +190,9 @@ def test_curves_of_losses_are_those_of_their_batches(runs, sheet):
 
 
 def test_proposition_1_shows_both_losses_and_both_gaps(runs, sheet):
-    (gsa,) = (one for one in read(runs) if one.method == "gsa" and "none" not in one.variant)
+    (gsa,) = (
+        one for one in read(runs) if one.method == "gsa" and one.variant.get("weights") != "none"
+    )
     losses, gaps = sheet("proposition1", [gsa])
     samples = proposition.decompositions(gsa)
     for place, new in enumerate((True, False)):
@@ -323,7 +326,7 @@ def of_seed(seed, variant="", weights="adaptive", tasks=5):
     method = "gsa" if tasks > 1 else "joint"
     settings = {"weights": weights} if tasks > 1 else {}
     return SimpleNamespace(
-        method=method, seed=seed, variant=variant, settings=settings, tasks=tasks
+        method=method, seed=seed, variant=Variant.parse(variant), settings=settings, tasks=tasks
     )
 
 

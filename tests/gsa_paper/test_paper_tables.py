@@ -228,8 +228,7 @@ def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
     planned = sweep_file.read(ROOT / "experiments/ablations.toml", device="cpu")
     seeds: dict[str, set[int]] = {}
     for job in (one.job for one in planned):
-        words = [word for word in job.variant.split() if not word.startswith(protocol.HOW)]
-        seeds.setdefault(" ".join(words), set()).add(job.seed)
+        seeds.setdefault(str(job.variant.without(*protocol.HOW)), set()).add(job.seed)
     for variant in ("", *tables.ABLATIONS.values(), tables.OTHER_READING):
         assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3
 

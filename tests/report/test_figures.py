@@ -15,8 +15,8 @@ from PIL import Image
 from reported import METHODS, changed, rows
 
 from onepass.report import figures
-from onepass.report.rows import read
 from onepass.runs.folder import RunFolder
+from onepass.runs.query import results as read
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])

@@ -16,6 +16,7 @@ from reported import changed, results, rows
 from onepass.base.text import rate
 from onepass.report import layout
 from onepass.report import rows as tables
+from onepass.runs import query
 
 
 def test_a_table_has_a_row_for_each_method_and_variant(runs: Path) -> None:
@@ -158,7 +159,7 @@ def test_two_results_for_a_seed_are_not_two_seeds(
     assert [(row["variant"], row["n"]) for row in table] == [("in after", "2"), ("in before", "2")]
     drawn = tmp_path / "bars.svg"
     assert onepass("figure", "accuracy", tmp_path, "--kind", "bars", "-o", drawn).status == 0
-    assert "er before" in drawn.read_text() and "er after" in drawn.read_text()
+    assert "er in before" in drawn.read_text() and "er in after" in drawn.read_text()
 
 
 @pytest.mark.parametrize("left", [0, 3, None], ids=["emptied", "a part", "deleted"])
@@ -253,8 +254,8 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
 
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
-    (row, *_) = tables.summarise(tables.read(runs))
-    made = layout.grid([replace(row, steps_per_second=0.3712)])
+    (result, *_) = query.results(runs)
+    made = layout.grid(tables.summarise([replace(result, steps_per_second=0.3712)]))
     assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
 

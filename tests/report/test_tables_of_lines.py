@@ -13,15 +13,14 @@ from command import onepass
 from figures_of_runs import told, written
 from reported import changed, rows
 
-from onepass.report import rows as tables
-from onepass.runs import lines
+from onepass.runs import lines, query
 
 
 @pytest.fixture(scope="module")
 def file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same runs as lines."""
     path = tmp_path_factory.mktemp("lines") / "all.jsonl"
-    for result in tables.read(runs):
+    for result in query.results(runs):
         lines.append(path, result)
     return path
 
@@ -41,14 +40,14 @@ def test_folders_and_lines_are_one_table_in_which_a_run_counts_once(
         shutil.copytree(runs / f"er-synthetic-m100-s{seed}", few / str(seed))
     others = tmp_path / "others.jsonl"
     for name in ("er-synthetic-m100-s2", "er-synthetic-m100-s1"):
-        lines.append(others, tables.read(runs / name)[0])
+        lines.append(others, query.results(runs / name)[0])
     (row,) = rows(onepass("table", others, few, "--format", "csv").out)
     assert row["n"] == "3"
     assert onepass("table", file, runs, others, few).out == onepass("table", runs).out
 
 
 def test_two_results_of_a_seed_in_two_files_are_two_rows(runs: Path, tmp_path: Path) -> None:
-    (result,) = tables.read(runs / "er-synthetic-m100-s0")
+    (result,) = query.results(runs / "er-synthetic-m100-s0")
     for number, name in enumerate(("before", "after")):
         lines.append(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
     done = onepass("table", *sorted(tmp_path.glob("*.jsonl")), "--format", "csv")
@@ -235,7 +234,7 @@ def test_settings_that_only_a_folder_tells_are_conditions_too(runs: Path, tmp_pa
     [
         ("acuracy>3", "Did you mean 'accuracy'"),
         ("method", "KEY=VALUE"),
-        ("memory=7", "no finished run is such: 'memory=7'"),
+        ("memory=7", "no finished run matches --where 'memory=7'"),
     ],
 )
 def test_a_condition_that_chooses_nothing_is_one_line(

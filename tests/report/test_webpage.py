@@ -16,7 +16,7 @@ from command import events, onepass, refused, untouched
 
 import onepass as package
 from onepass.data import load
-from onepass.evaluation.scoring import Point
+from onepass.evaluation.points import Point
 from onepass.report.html import data as collecting
 from onepass.report.html.page import ESCAPED, checksum, embedded, page
 from onepass.runs.folder import DAMAGED_NAME
@@ -82,7 +82,7 @@ def test_a_page_is_about_the_runs_that_meet_every_condition(runs: Path, tmp_path
     data = shown(tmp_path / "a.html")
     assert [(row["method"], row["seeds"]) for row in data["rows"]] == [("er", [1])]
     assert len(data["runs"]) == 1
-    assert "there is no such run in" in refused(*asked, "seed=9")
+    assert "there is no run that matches --where in" in refused(*asked, "seed=9")
 
 
 def test_no_text_can_end_the_element_that_holds_it() -> None:

@@ -15,8 +15,8 @@ from onepass import DataError, Finetune, load
 from onepass.base.errors import RunError
 from onepass.data import DATASETS
 from onepass.report import layout, rows
+from onepass.runs.environment import versions
 from onepass.runs.execute import run
-from onepass.runs.folder import versions
 from onepass.runs.spec import Job
 
 JOB = Job("er", "synthetic", batch=30, device="cpu")  # 20 steps

@@ -18,6 +18,7 @@ from onepass.base.errors import DataError, RunError
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.report import rows
+from onepass.runs import query
 from onepass.runs.execute import run
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
@@ -170,7 +171,7 @@ def test_the_same_data_at_two_places_are_one_row(tmp_path: Path) -> None:
     first = run(own(vectors(tmp_path / "a/mine.npz")), tmp_path / "runs")
     second = run(replace(own(vectors(tmp_path / "b/mine.npz")), seed=1), tmp_path / "runs")
     (row,) = rows.summarise([first, second])
-    assert (row.runs, row.dataset) == (2, "mine")
+    assert (len(row.results), row.dataset) == (2, "mine")
 
 
 def test_data_that_are_gone_are_named(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_other_data_at_the_same_place_are_another_run(tmp_path: Path) -> None:
     assert first.identity != second.identity
     assert Path(first.out).exists() and first.out != second.out
     shown = rows.summarise([first, replace(second, seed=1)])
-    assert [row.runs for row in shown] == [1, 1]
+    assert [len(row.results) for row in shown] == [1, 1]
     assert shown[0].dataset != shown[1].dataset
 
 
@@ -215,8 +216,8 @@ def test_a_raised_revision_runs_anew_beside_the_old_run(
     assert old.identity != new.identity
     run(replace(SHORT, seed=1), tmp_path / "runs")
     run(replace(SHORT, method="finetune"), tmp_path / "runs")
-    shown = rows.summarise(rows.read(tmp_path / "runs"))
-    assert [(row.method, row.variant, row.runs) for row in shown] == [
+    shown = rows.summarise(query.results(tmp_path / "runs"))
+    assert [(row.method, str(row.variant), len(row.results)) for row in shown] == [
         ("er", "revision=1 batch=60", 1),
         ("er", "batch=60", 2),
         ("finetune", "batch=60", 1),
@@ -259,11 +260,11 @@ def test_runs_of_earlier_versions_are_shown_and_never_averaged_with_later_ones(
     tmp_path: Path,
 ) -> None:
     age(Path(run(SHORT, tmp_path / "old").out))
-    (row,) = rows.summarise(rows.read(tmp_path))
-    assert row.variant == "batch=60"
+    (row,) = rows.summarise(query.results(tmp_path))
+    assert str(row.variant) == "batch=60"
     run(replace(SHORT, seed=1), tmp_path / "new")
-    shown = rows.summarise(rows.read(tmp_path))
-    assert sorted((row.variant, row.runs) for row in shown) == [
+    shown = rows.summarise(query.results(tmp_path))
+    assert sorted((str(row.variant), len(row.results)) for row in shown) == [
         ("batch=60", 1),
         ("revision=unknown batch=60", 1),
     ]

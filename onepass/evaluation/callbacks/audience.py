@@ -13,7 +13,7 @@ from onepass.base.errors import InputError
 from onepass.base.fileio import names_a_file
 from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
-from onepass.evaluation.scoring import Point
+from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onepass.base.parts import Step
-from onepass.evaluation.scoring import BEGINNING, Point, Tick
+from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
-from onepass.evaluation.scoring import Point
+from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
 
 PAUSE = 0.1  # seconds between two messages: a bar is not read faster, and each one costs

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from onepass.base.parts import Label, Step
 from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
-from onepass.evaluation.scoring import Point
 from onepass.functional.imbalance import Balance
 from onepass.learning.learner import Learner
 

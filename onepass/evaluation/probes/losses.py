@@ -11,8 +11,8 @@ from torch import Tensor
 
 from onepass.base.parts import Step
 from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.points import Point
 from onepass.evaluation.probes.registry import probe
-from onepass.evaluation.scoring import Point
 from onepass.learning.learner import Learner
 
 EVERY = 10  # steps of one line

@@ -9,6 +9,7 @@ from typing import Any
 
 from onepass.base.text import plain
 from onepass.runs.spec import BESIDE, Job
+from onepass.runs.variant import PRESET, Variant
 
 OPTIONS = {one.name for one in fields(Job)} - BESIDE
 
@@ -27,7 +28,7 @@ def command(run: Mapping[str, Any]) -> str:
     if run.get("memory"):
         words += ["--memory", str(run["memory"])]
     words += ["--seed", str(run["seed"])]
-    words += _chosen(str(run.get("variant") or ""))
+    words += _options(Variant.parse(str(run.get("variant") or "")))
     for name in ("device", "probes", "imports"):
         found = run.get(name) or []
         for one in [found] if isinstance(found, str) else found:
@@ -35,11 +36,10 @@ def command(run: Mapping[str, Any]) -> str:
     return plain(shlex.join(words))
 
 
-def _chosen(variant: str) -> Iterator[str]:
-    """The options that a variant stands for (`Job.variant`)."""
-    for name, value in _pairs(variant):
+def _options(variant: Variant) -> Iterator[str]:
+    for name, value in variant.items():
         option = f"--{name.replace('_', '-')}"
-        if name == "preset":
+        if name == PRESET:
             yield from ("--preset", value)
         elif name == "mirror_is_same_class":
             yield "--mirror-is-another-class"
@@ -47,19 +47,3 @@ def _chosen(variant: str) -> Iterator[str]:
             yield from ("--set", f"{name}={value}")
         else:
             yield from [option] if value == "True" else (option, value)
-
-
-def _pairs(variant: str) -> list[tuple[str, str]]:
-    """Names and values. A word without a name is a preset if it comes first, and otherwise goes on
-    with the value before it, which had a space in it."""
-    found: list[tuple[str, str]] = []
-    for word in variant.split(" ") if variant else []:
-        name, equals, value = word.partition("=")
-        if equals and name.isidentifier():
-            found.append((name, value))
-        elif found:
-            last, begun = found.pop()
-            found.append((last, f"{begun} {word}"))
-        else:
-            found.append(("preset", word))
-    return found

@@ -13,11 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from onepass.base.text import plain, shortened
-from onepass.evaluation.scoring import Point
+from onepass.evaluation.points import Point
 from onepass.report.html.commands import command
 from onepass.report.html.recorded import Recorded, recorded, results
 from onepass.report.rows import Spread, grouped
 from onepass.runs.result import Result
+from onepass.runs.variant import Variant, shared
 from onepass.version import __version__
 
 NUMBERS = 400_000  # in all maps of one kind; there are four: ten megabytes at most
@@ -26,8 +27,8 @@ FEWEST_POINTS = 12
 LONGEST_COMMAND = 2000
 # Choices that make accuracies of two rows incomparable: what is learned, and what is tested.
 PROTOCOL = (
-    *("stream=", "tasks=", "batch=", "class_order=", "validation="),
-    *("image_size=", "test_fraction=", "label="),
+    *("stream", "tasks", "batch", "class_order", "validation"),
+    *("image_size", "test_fraction", "label"),
 )
 Map = list[list[float | None]]
 
@@ -35,20 +36,20 @@ Map = list[list[float | None]]
 def contents(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
     runs, passed_over = recorded(*paths, where=where)
-    by_place = {run.entry.where: run for run in runs}
+    by_place = {run.found.where: run for run in runs}
     groups = grouped(results(runs))
     room = NUMBERS // max(1, len(groups))
     places = {one.out: row for row, group in enumerate(groups) for one in group}
-    common = _common_words(groups)
+    common = shared([group[0].variant for group in groups])
     # a finished run that is of no row lies elsewhere too, and counts there
-    once = [run for run in runs if run.result is None or run.entry.where in places]
+    once = [run for run in runs if run.result is None or run.found.where in places]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "onepass": __version__,
         "sources": [_word(str(path)) for path in paths],
         "passed_over": {_word(str(path)): count for path, count in passed_over.items()},
         "rows": [_row(group, by_place, common, room) for group in groups],
-        "runs": [_run(run, places.get(run.entry.where)) for run in once],
+        "runs": [_run(run, places.get(run.found.where)) for run in once],
     }
 
 
@@ -56,17 +57,16 @@ def contents(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _row(
-    group: list[Result], by_place: dict[str, Recorded], common: set[str], room: int
+    group: list[Result], by_place: dict[str, Recorded], common: Variant, room: int
 ) -> dict[str, Any]:
     first, runs = group[0], [by_place[one.out] for one in group]
-    own = [word for word in first.variant.split() if word not in common]
     return {
-        "name": _word(" ".join([first.method, *own])),
+        "name": _word(f"{first.method} {first.variant.beyond(common)}".rstrip()),
         "method": _word(first.method),
-        "variant": _word(first.variant),
+        "variant": _word(str(first.variant)),
         "dataset": _word(first.dataset),
         "memory": first.memory,
-        "protocol": _word(" ".join(w for w in first.variant.split() if w.startswith(PROTOCOL))),
+        "protocol": _word(str(first.variant.only(PROTOCOL))),
         "seeds": sorted(one.seed for one in group),
         "tasks": first.tasks,
         "accuracy": _spread(one.accuracy for one in group),
@@ -82,12 +82,6 @@ def _row(
         "confusion": _confusion(group, runs, room),
         "balance": _balance(runs, room),
     }
-
-
-def _common_words(groups: Sequence[Sequence[Result]]) -> set[str]:
-    """The words of a variant that all rows share say nothing about any of them."""
-    words = [set(group[0].variant.split()) for group in groups]
-    return set.intersection(*words) if len(words) > 1 else set()
 
 
 def _spread(values: Iterable[float | None]) -> list[float | None] | None:
@@ -245,9 +239,9 @@ def _in_order(labels: set[str], of_class: dict[int, int]) -> list[str]:
 
 
 def _run(run: Recorded, row: int | None) -> dict[str, Any]:
-    entry, result = run.entry, run.result
-    known = vars(result) if result else entry.values
-    said = {name: entry.description.get(name) for name in ("onepass", "torch", "started")}
+    found, result = run.found, run.result
+    known = {**vars(result), "variant": str(result.variant)} if result else found.values
+    said = {name: found.description.get(name) for name in ("onepass", "torch", "started")}
     number = {name: _number(known.get(name)) for name in ("memory", "seed", "accuracy", "seconds")}
     text = {name: _word(str(known.get(name) or "")) for name in ("method", "variant", "dataset")}
     return {
@@ -256,11 +250,11 @@ def _run(run: Recorded, row: int | None) -> dict[str, Any]:
         "anytime": _number(known.get("anytime_accuracy")),
         "forgetting": _number(known.get("forgetting")),
         "row": row,
-        "where": _word(entry.where),
-        "state": entry.state,
-        "problem": _word(entry.problem),
+        "where": _word(found.where),
+        "state": found.state,
+        "problem": _word(found.problem),
         "notes": run.notes,
-        "done": _number(entry.values.get("steps_done")),
+        "done": _number(found.values.get("steps_done")),
         "steps": _number(known.get("steps")),
         "device": _word(str(known.get("gpu") or known.get("device") or "")),
         "commit": _word(str(known.get("commit") or "")),
@@ -271,7 +265,7 @@ def _run(run: Recorded, row: int | None) -> dict[str, Any]:
 
 def _command(run: Recorded, known: dict[str, Any]) -> str:
     """Nothing where too little is known; one that is very long is cut, and ends in dots."""
-    said = {name: run.entry.description.get(name) for name in ("probes", "imports")}
+    said = {name: run.found.description.get(name) for name in ("probes", "imports")}
     try:
         whole = command({**known, **said})
     except (KeyError, TypeError):

@@ -11,10 +11,10 @@ from typing import Any
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
-from onepass.evaluation.scoring import Point
-from onepass.runs import lines
-from onepass.runs.folder import DAMAGED_NAME, RunFolder
-from onepass.runs.query import Entry, chosen, find, of_no_run
+from onepass.evaluation.points import Point
+from onepass.runs.find import FoundRun, find
+from onepass.runs.folder import RunFolder
+from onepass.runs.query import chosen, folders_first, passed_over
 from onepass.runs.result import Result
 
 BALANCE = "balance"
@@ -22,10 +22,10 @@ BALANCE = "balance"
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run: its entry in the list of all, its result once it has one, and what its folder holds
+    """A run as it was found, its result once it has one, and what its folder holds
     besides. `notes` are sentences on what of that cannot be read."""
 
-    entry: Entry
+    found: FoundRun
     result: Result | None
 
     @cached_property
@@ -44,13 +44,13 @@ class Recorded:
 
     @property
     def class_names(self) -> list[str]:
-        names = self.entry.description.get("class_names")
+        names = self.found.description.get("class_names")
         return list(map(str, names)) if isinstance(names, list) else []
 
     @property
     def tasks(self) -> list[list[int]]:
         """The classes of each task, by their numbers, if the folder tells."""
-        stream = self.entry.description.get("stream")
+        stream = self.found.description.get("stream")
         groups = stream.get("classes") if isinstance(stream, dict) else None
         if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
             return []
@@ -59,9 +59,9 @@ class Recorded:
 
     @cached_property
     def _points(self) -> tuple[list[Point], str]:
-        if self.result is None or self.entry.folder is None:
+        if self.result is None or self.found.folder is None:
             return [], ""
-        folder = RunFolder(Path(self.entry.folder))
+        folder = RunFolder(Path(self.found.folder))
         try:
             whole = folder.has_all_points(self.result)
             return (folder.points(), "") if whole else ([], "events.jsonl lacks points of the run")
@@ -70,43 +70,33 @@ class Recorded:
 
     @cached_property
     def _balance(self) -> tuple[list[dict[str, Any]], str]:
-        if self.entry.folder is None:
+        if self.found.folder is None:
             return [], ""
         try:
-            return RunFolder(Path(self.entry.folder)).said_by(BALANCE) or [], ""
+            return RunFolder(Path(self.found.folder)).said_by(BALANCE) or [], ""
         except RunError:
             return [], f"{BALANCE}.jsonl is damaged"
 
 
 def recorded(*paths: Path, where: Sequence[str] = ()) -> tuple[list[Recorded], dict[Path, int]]:
-    """All runs at or below folders, and in files of lines, also of such that lie in a folder, that
-    meet every condition. Runs' own folders come first, since they have more to show. Lines of
-    anything else, such as a search, are passed over: how many, by their files."""
-    of_lines = dict.fromkeys(file for path in paths for file in lines.files_at(path))
-    others = {file: of_no_run(file) for file in of_lines}
-    foreign = set[str]().union(*others.values())
-    found = sorted(find(*paths, parse=fileio.parsed), key=lambda entry: entry.folder is None)
-    such = chosen(found, where, None)
-    runs = [_recorded(entry) for entry in such if entry.where not in foreign]
-    if not runs:
-        word = "such run" if where else "run"
-        raise RunError(f"there is no {word} in {', '.join(map(str, paths))}")
-    return runs, {file: len(places) for file, places in others.items() if places}
+    """Returns all runs that meet every condition, runs' own folders first, since they have more to
+    show; and how many lines of each file were passed over, since they are of something else."""
+    found = folders_first(find(*paths, parse=fileio.parsed))
+    matching = chosen([run for run in found if not run.foreign], where)
+    if not matching:
+        condition = " that matches --where" if where else ""
+        raise RunError(f"there is no run{condition} in {', '.join(map(str, paths))}")
+    return [_recorded(run) for run in matching], passed_over(found)
 
 
-def _recorded(entry: Entry) -> Recorded:
-    if entry.folder is not None and DAMAGED_NAME in Path(entry.folder).name:
-        return Recorded(
-            replace(entry, state="damaged", problem="it was set aside as damaged"), None
-        )
-    if entry.state != "finished":
-        return Recorded(entry, None)
-    content = {**lines.LACKING, **entry.values, "out": entry.where}
+def _recorded(run: FoundRun) -> Recorded:
+    if run.state != "finished":
+        return Recorded(run, None)
     try:
-        return Recorded(entry, Result.read(content, Path(entry.where), out=entry.where))
+        return Recorded(run, run.result())
     except RunError as problem:
-        told = str(problem).removeprefix(f"{entry.where} is ").removeprefix("damaged: ")
-        return Recorded(Entry(entry.where, "damaged", {}, told, entry.folder), None)
+        *_, told = str(problem).rpartition(" is damaged: ")
+        return Recorded(replace(run, state="damaged", values={}, problem=told), None)
 
 
 def results(runs: Sequence[Recorded]) -> list[Result]:

@@ -1,0 +1,282 @@
+"""Runs where they lie, in folders and as lines of files: finished, broken or damaged.
+
+Everything that reads results finds them here: lists, tables, figures, reports. There may be many
+thousand runs, so that no more is read of each than is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from onepass.base import fileio
+from onepass.base.errors import RunError
+from onepass.base.text import natural, quoted
+from onepass.runs import lines
+from onepass.runs.folder import DAMAGED_NAME
+from onepass.runs.result import Result
+
+RunState = Literal["finished", "broken", "damaged"]
+Parse = Callable[[str], Any]
+RESULT, RUN = "result.json", "run.json"
+OWN = ("where", "state", "problem")
+SETTINGS = "settings."
+OTHER_NAMES = {"any-time": "anytime_accuracy"}
+TAIL = 1 << 16  # bytes of events.jsonl, for its last line
+SET_ASIDE = "it was set aside as damaged"
+NUMBER = (int, float)
+# Every line of a run has these, of these types; a line without one of them is of something else,
+# such as a benchmark or a search.
+NEEDED: dict[str, Any] = {
+    "method": str,
+    "dataset": str,
+    "memory": int,
+    "seed": int,
+    "accuracy": NUMBER,
+    "seconds": NUMBER,
+}
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run, by the place where it lies: a folder, or FILE.jsonl:NUMBER.
+
+    `values` are those of its result; of a broken run what its run.json says of the same names, and
+    how many of how many `steps_done`. `problem` says what is wrong with a damaged one; `foreign`
+    marks a line that is no run's.
+    """
+
+    where: str
+    state: RunState
+    values: dict[str, Any]
+    problem: str = ""
+    folder: str | None = None
+    foreign: bool = False
+
+    @property
+    def has_result(self) -> bool:
+        """Whether something came out of it, damaged or not."""
+        if self.state != "damaged" or self.folder is None:
+            return self.state != "broken" and not self.foreign
+        return self.problem != SET_ASIDE and Path(self.folder, RESULT).exists()
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """The content of run.json; nothing if there is none or it is damaged."""
+        if self.folder is None or not (path := Path(self.folder, RUN)).is_file():
+            return {}
+        try:
+            return _read(str(path))
+        except (OSError, ValueError):
+            return {}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments. An older line does not have them."""
+        found = self.values.get("settings") or self.description.get("learner")
+        return found if isinstance(found, dict) else {}
+
+    def result(self) -> Result:
+        """Returns the result of a finished run; raises RunError if it is damaged."""
+        source = f"{self.folder}/{RESULT}" if self.folder else self.where
+        if self.problem:
+            raise RunError(f"{source} is damaged: {self.problem.removeprefix(f'{RESULT}: ')}")
+        values = self.values
+        if self.folder and not values.get("settings"):  # an older result has them in run.json only
+            values = {**values, "settings": self.settings}
+        return Result.read(values, self.where, source)
+
+    def has(self, key: str) -> bool:
+        return key in OWN or any(_bare(key) in source for source in self._sources(key))
+
+    def get(self, key: str) -> Any:
+        """Returns a value of the result or a setting by its name (`lr`, or `settings.lr` where both
+        have one)."""
+        if key in OWN:
+            return getattr(self, key)
+        if key in self.values:  # nearly always, and very often
+            return self.values[key]
+        name = _bare(key)
+        return next((source[name] for source in self._sources(key) if name in source), None)
+
+    def _sources(self, key: str) -> Iterator[dict[str, Any]]:
+        """Yields where it may stand; a later place is read only if it has to be."""
+        if not key.startswith(SETTINGS):
+            yield self.values
+        yield self.settings
+        if not key.startswith(SETTINGS):
+            yield self.description
+
+
+def _bare(key: str) -> str:
+    return OTHER_NAMES.get(key, key.removeprefix(SETTINGS))
+
+
+def find(*paths: Path, parse: Parse = fileio.glanced) -> list[FoundRun]:
+    """Returns every run at or below folders, in natural order of their paths, and every line of
+    files, also of files in a folder. What lies at or below several of the paths comes once."""
+    found: list[FoundRun] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(_below(path, parse), key=lambda run: natural(run.where))
+        elif not lines.is_lines(path):
+            raise RunError(f"there is no folder {path}, and no .jsonl file of that name")
+        else:
+            found += _lines(path, parse)
+    if not found:
+        raise RunError(f"there is no run in {', '.join(map(str, paths))}")
+    return list({run.where: run for run in found}.values())
+
+
+def find_one(name: str, paths: Sequence[Path] = ()) -> FoundRun:
+    """Returns a run by its folder, by FILE.jsonl:NUMBER, or by the first letters of its identity
+    (or of its state's checksum) among those in `paths`; raises RunError if it is damaged."""
+    file, folder = lines.file_of(name), Path(name)
+    if file:
+        found = [run for run in find(Path(file), parse=fileio.parsed) if run.where == name]
+        if not found:
+            raise RunError(f"there is no line {name}")
+    elif folder.is_dir():
+        found = list(_in(name, {path.name for path in folder.iterdir()}, fileio.parsed))
+        if not found:
+            raise RunError(f"{name} is not a run's folder; onepass runs list shows what is in it")
+    else:
+        found = _beginning_with(name, paths)
+    run = found[0]
+    if run.state != "broken":
+        run.result()  # refuses what is damaged
+    return run
+
+
+def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
+    if not paths:
+        raise RunError(
+            f"{quoted(letters)} is neither a run's folder nor FILE.jsonl:NUMBER; to find a run by "
+            "the first letters of its identity, say also in which folders or files"
+        )
+    known: dict[str, list[FoundRun]] = {}
+    for run in find(*paths, parse=fileio.parsed):
+        for key in ("identity", "state_sha256"):
+            if str(run.get(key) or "").startswith(letters):
+                known.setdefault(str(run.get("identity") or run.get(key)), []).append(run)
+    if len(known) != 1:
+        told = "several runs have" if known else "no run has"
+        raise RunError(f"{told} an identity that begins with {quoted(letters)}")
+    return next(iter(known.values()))
+
+
+def _below(top: Path, parse: Parse) -> Iterator[FoundRun]:
+    """Links to folders are not followed."""
+    waiting = [str(top)]
+    while waiting:
+        folder = waiting.pop()
+        names = set()
+        try:
+            with os.scandir(folder) as content:
+                for item in content:
+                    if item.is_dir(follow_symlinks=False):
+                        waiting.append(item.path)
+                    elif item.is_file():
+                        names.add(item.name)
+        except OSError as problem:
+            yield _damaged(folder, problem.strerror or str(problem))
+        yield from _in(folder, names, parse)
+        if not {RESULT, RUN} & names:  # lines in a run's own folder are its record
+            for name in (name for name in names if name.endswith(lines.SUFFIX)):
+                yield from _lines(Path(folder, name), parse)
+
+
+def _lines(file: Path, parse: Parse) -> Iterator[FoundRun]:
+    for place, text in lines.texts(file):
+        yield _line(text, place, parse)
+
+
+def _in(folder: str, names: set[str], parse: Parse) -> Iterator[FoundRun]:
+    """Yields the run of a folder that holds files of these names, if they are a run's."""
+    if DAMAGED_NAME in folder and {RESULT, RUN} & names:
+        yield _damaged(folder, SET_ASIDE, folder)
+    elif RESULT in names:
+        yield _finished(folder, parse)
+    elif RUN in names:
+        yield _broken(folder)
+
+
+def _finished(folder: str, parse: Parse) -> FoundRun:
+    try:
+        return _checked(folder, _read(f"{folder}/{RESULT}", parse), folder)
+    except (OSError, ValueError) as problem:
+        return _damaged(folder, f"{RESULT}: {problem}", folder)
+
+
+def _line(text: str, place: str, parse: Parse) -> FoundRun:
+    try:
+        content = _object(text, parse)
+    except ValueError as problem:
+        return _damaged(place, str(problem))
+    return replace(_checked(place, content), foreign=not NEEDED.keys() <= content.keys())
+
+
+def _checked(where: str, values: dict[str, Any], folder: str | None = None) -> FoundRun:
+    for name, kind in NEEDED.items():
+        value = values.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            problem = f"its {name} is of the wrong type" if name in values else f"it has no {name}"
+            return _damaged(where, problem, folder)
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return _damaged(where, f"its {name} is no number", folder)
+    return FoundRun(where, "finished", values, folder=folder)
+
+
+def _broken(folder: str) -> FoundRun:
+    """A run that has no result yet: it was stopped, or still runs."""
+    said = FoundRun(folder, "broken", {}, folder=folder).description
+    job = said.get("job")
+    if not isinstance(job, dict):
+        return _damaged(folder, f"{RUN}: it describes no run", folder)
+    names = ("identity", "variant", "dataset", "steps")
+    values = {**job, **{name: said[name] for name in names if name in said}}
+    for name in ("settings", "stream"):  # of these the job has only what was chosen
+        values.pop(name, None)
+    values["steps_done"] = _steps_done(Path(folder))
+    return FoundRun(folder, "broken", values, folder=folder)
+
+
+def _steps_done(folder: Path) -> int:
+    """After how many steps the learner was last scored; 0 if it never was, or if that is not told
+    any more."""
+    path = folder / "events.jsonl"
+    if not path.is_file():
+        return 0
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            *_, last, _ = (b"\n" + file.read()).split(b"\n")  # what has no end is not whole
+        step = _object(last.decode()).get("step")
+    except (OSError, ValueError):
+        return 0
+    return step if isinstance(step, int) else 0
+
+
+def _damaged(where: str, problem: str, folder: str | None = None) -> FoundRun:
+    return FoundRun(where, "damaged", {}, problem, folder)
+
+
+def _read(path: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a Path takes longer than the file
+        return _object(file.read(), parse)
+
+
+def _object(text: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
+    try:
+        content = parse(text)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not an object")
+    return content

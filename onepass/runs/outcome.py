@@ -1,0 +1,97 @@
+"""Makes the result of a run that has just ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onepass.base.devices import kind
+from onepass.base.text import plain
+from onepass.evaluation import metrics
+from onepass.evaluation.points import Point
+from onepass.learning.learner import Learner
+from onepass.runs.result import Result
+from onepass.runs.spec import Job
+from onepass.streams import Stream
+
+
+def result_of(
+    job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
+) -> Result:
+    """Returns the result of a run that has come to its end."""
+    ends = {point.task: point.correct for point in points if point.boundary}
+    last, cadence = points[-1], job.score_every(stream)
+    correct = [ends.get(task) for task in range(len(stream.tasks))]
+    a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
+    spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
+    batch = len(stream.indices(0))
+    images = learner.images(batch)
+    return Result(
+        identity=job.identity,
+        method=job.method,
+        revision=job.revision,
+        settings=plain_settings(learner),
+        dataset=plain(stream.dataset.name),
+        dataset_identity=job.dataset_identity,
+        data_sha256=job.data_sha256,
+        validation=job.validation,
+        variant=job.variant,
+        memory=getattr(learner, "memory", 0),
+        seed=job.seed,
+        tasks=len(stream.tasks),
+        normalise=job.normalise,
+        samples=stream.dataset.samples_of_each_class(),
+        stream=stream.key,
+        stream_settings=_plain(stream.spec),
+        batch=batch,
+        boundaries=stream.boundaries,
+        accuracy=last.accuracy,
+        forgetting=metrics.forgetting(a),
+        forgetting_all_tasks=metrics.forgetting_all(a),
+        mean_task_accuracy=metrics.mean_task_accuracy(a),
+        anytime_accuracy=metrics.anytime(spaced),
+        prequential_accuracy=last.prequential,
+        accuracy_matrix=a,
+        class_accuracy=metrics.per_class(last.correct, last.total),
+        task_confusion=[list(row) for row in last.confusion],
+        steps=last.step,
+        seconds=last.seconds,
+        steps_per_second=last.step / last.seconds,
+        scoring_seconds=last.scoring,
+        capture_seconds=last.capture,
+        trained_per_sample=images.trained / batch,
+        scored_per_sample=images.scored / batch,
+        images_beside_steps={name: n._asdict() for name, n in learner.spent.items()},
+        memory_bytes=learner.memory_bytes,
+        copy_bytes=learner.copy_bytes,
+        device=learner.where.type,
+        gpu=gpu_of(learner),
+        threads=job.threads,
+        params_sha256=learner.params_sha256(),
+        state_sha256=learner.state_sha256(),
+        out=str(out),
+        points=len(points),
+    )
+
+
+def plain_settings(learner: Learner) -> dict[str, Any]:
+    """The constructor's arguments as JSON has them; a network of the user's own as it shows
+    itself, a GPU without its number."""
+    chosen = {**learner.get_params(), "device": kind(learner.device)}
+    return {name: _plain(value) for name, value in chosen.items()}
+
+
+def gpu_of(learner: Learner) -> str | None:
+    cuda = learner.where.type == "cuda"
+    return torch.cuda.get_device_name(learner.where) if cuda else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

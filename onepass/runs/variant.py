@@ -1,0 +1,87 @@
+"""What was chosen for a run otherwise than by default."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Sequence
+from typing import Self
+
+PRESET = "preset"
+REVISION = "revision"
+# A name and "=", if there are any, then a quoted value or one without spaces.
+WORD = re.compile(r'(?:([^\W\d]\w*)=)?("(?:[^"\\]|\\.)*"(?= |$)|[^ ]*)')
+FOLDER = "in"  # tells two rows apart whose runs differ in nothing but where they lie
+
+
+class Variant(dict[str, str]):
+    """Names and values in the order in which they are shown: the preset, settings, options of the
+    run. `str` is the one place where they become words.
+
+    >>> variant = Variant(preset="tuned", lr="1e-3", tasks="2")
+    >>> str(variant), str(variant.without("lr"))
+    ('tuned lr=1e-3 tasks=2', 'tuned tasks=2')
+    """
+
+    def __str__(self) -> str:
+        return " ".join(_words(name, value) for name, value in self.items())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Returns the variant that has these words: results hold it so. In results of earlier
+        versions, a word without "=" belongs to the value before it, which had a space in it.
+
+        >>> Variant.parse('tuned label="sepal length" batch=5')
+        {'preset': 'tuned', 'label': 'sepal length', 'batch': '5'}
+        """
+        found = cls()
+        last = ""
+        for name, value in WORD.findall(text):
+            if name:
+                last, found[name] = name, _unquoted(value)
+            elif value and last:
+                found[last] += f" {value}"
+            elif value:
+                last, found[PRESET] = PRESET, value
+        return found
+
+    def without(self, *names: str) -> Self:
+        return type(self)((name, value) for name, value in self.items() if name not in names)
+
+    def only(self, names: Container[str]) -> Self:
+        return type(self)((name, value) for name, value in self.items() if name in names)
+
+    def beyond(self, shared: Self) -> Self:
+        """Returns what is not in another variant, or is something else there."""
+        pairs = ((name, value) for name, value in self.items() if shared.get(name) != value)
+        return type(self)(pairs)
+
+
+def shared(variants: Sequence[Variant]) -> Variant:
+    """Returns what all of several variants have, which says nothing about any of them; nothing if
+    there is only one.
+
+    >>> shared([Variant(lr="1", batch="5"), Variant(lr="2", batch="5")])
+    {'batch': '5'}
+    """
+    if len(variants) < 2:
+        return Variant()
+    first, *others = variants
+    pairs = first.items()
+    return Variant(pair for pair in pairs if all(pair in other.items() for other in others))
+
+
+def _words(name: str, value: str) -> str:
+    if name == PRESET:
+        return value
+    if name == FOLDER:
+        return f"{name} {value}"
+    ambiguous = value.startswith('"') or any(map(str.isspace, value))
+    return f"{name}={json.dumps(value) if ambiguous else value}"
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return str(json.loads(value)) if value.startswith('"') else value
+    except ValueError:
+        return value
