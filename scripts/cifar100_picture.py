@@ -39,7 +39,7 @@ def found() -> dict[str, dict[str, list[float]]]:
             chosen = result.variant.without(*ASIDE)
             preset = chosen.get("preset", "common")
             ours = result.dataset == "cifar100" and result.memory == 1000
-            if ours and preset in PRESETS and chosen.keys() <= {"preset"}:
+            if ours and preset in COLOURS and chosen.keys() <= {"preset"}:
                 here[result.method, preset][result.revision].append(result.accuracy)
         for (method, preset), revisions in here.items():
             by_method[method].setdefault(preset, revisions[max(revisions)])

@@ -9,6 +9,7 @@ from typing import Self
 
 PRESET = "preset"
 REVISION = "revision"
+NOTE = "note"
 # A name and "=", if there are any, then a quoted value or one without spaces.
 WORD = re.compile(r'(?:([^\W\d]\w*)=)?("(?:[^"\\]|\\.)*"(?= |$)|[^ ]*)')
 FOLDER = "in"  # tells two rows apart whose runs differ in nothing but where they lie
@@ -29,7 +30,8 @@ class Variant(dict[str, str]):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Returns the variant that has these words: results hold it so. In results of earlier
-        versions, a word without "=" belongs to the value before it, which had a space in it.
+        versions, a word without "=" belongs to the value before it, which had a space in it; after
+        a comma begins a note.
 
         >>> Variant.parse('tuned label="sepal length" batch=5')
         {'preset': 'tuned', 'label': 'sepal length', 'batch': '5'}
@@ -39,10 +41,12 @@ class Variant(dict[str, str]):
         for name, value in WORD.findall(text):
             if name:
                 last, found[name] = name, _unquoted(value)
-            elif value and last:
-                found[last] += f" {value}"
-            elif value:
+            elif value and not last:
                 last, found[PRESET] = PRESET, value
+            elif value and last != NOTE and found[last].endswith(","):
+                last, found[NOTE] = NOTE, value
+            elif value:
+                found[last] += f" {value}"
         return found
 
     def without(self, *names: str) -> Self:
@@ -72,7 +76,7 @@ def shared(variants: Sequence[Variant]) -> Variant:
 
 
 def _words(name: str, value: str) -> str:
-    if name == PRESET:
+    if name in (PRESET, NOTE):
         return value
     if name == FOLDER:
         return f"{name} {value}"

@@ -1,0 +1,45 @@
+"""What was chosen for a run: names and values that become words, and are read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onepass.runs.variant import Variant, shared
+
+LINES = Path(__file__).parents[2] / "results/lines"
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(
+    lambda name: name not in ("preset", "in", "note")
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(st.sampled_from(["", "tuned", "best"]), st.dictionaries(NAMES, TEXTS, max_size=5))
+def test_words_say_exactly_which_names_and_values(preset, settings):
+    variant = Variant(({"preset": preset} if preset else {}) | settings)
+    assert Variant.parse(str(variant)) == variant
+    assert list(Variant.parse(str(variant))) == list(variant)
+
+
+def test_every_committed_line_is_read_and_shown_as_it_was_written():
+    found = [json.loads(line) for file in LINES.glob("*.jsonl") for line in file.open()]
+    texts = {line["variant"] for line in found if isinstance(line.get("variant"), str)}
+    assert len(texts) > 50
+    for text in texts:
+        assert str(Variant.parse(text)) == text
+
+
+def test_words_of_earlier_lines_that_have_no_name_belong_to_a_value_or_are_a_note():
+    assert Variant.parse("label=sepal length batch=5")["label"] == "sepal length"
+    told = Variant.parse("official every=5000, a narrow network")
+    assert told.without("every") == {"preset": "official", "note": "a narrow network"}
+
+
+def test_only_what_differs_is_left_of_each():
+    variants = [Variant(preset="tuned", lr="1"), Variant(preset="tuned", lr="2")]
+    common = shared(variants)
+    assert [str(variant.beyond(common)) for variant in variants] == ["lr=1", "lr=2"]
+    assert shared(variants[:1]) == {}
