@@ -25,7 +25,9 @@ def test_words_say_exactly_which_names_and_values(preset, settings):
 
 
 def test_every_committed_line_is_read_and_shown_as_it_was_written():
-    found = [json.loads(line) for file in LINES.glob("*.jsonl") for line in file.open()]
+    found = [
+        json.loads(line) for file in LINES.glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
     texts = {line["variant"] for line in found if isinstance(line.get("variant"), str)}
     assert len(texts) > 50
     for text in texts:
