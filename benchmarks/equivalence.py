@@ -72,7 +72,7 @@ def _registry() -> Any:
 
 def _sha256(value: Any) -> str:
     try:
-        from onepass.base.fileio import sha256
+        from onepass.base.checksum import sha256
     except ImportError:
         from onepass.files import sha256
     return sha256(value)

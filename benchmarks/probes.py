@@ -66,7 +66,7 @@ def main() -> None:
         shape, classes = SHAPES[data]
         for method in asked.methods:
             case = Case(method, 1000, classes, shape, device=asked.device, steps=asked.steps)
-            for names in (list(PROBES.entries), *([name] for name in PROBES.entries)):
+            for names in (PROBES.names(), *([name] for name in PROBES.names())):
                 print(json.dumps({"data": data, **measured(case, names)}), flush=True)
 
 

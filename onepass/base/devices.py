@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-
-import torch
+from typing import TYPE_CHECKING
 
 from onepass.base.errors import InputError, TooLargeError
 from onepass.base.text import quoted
+
+if TYPE_CHECKING:
+    import torch
 
 SMALLEST = math.ulp(0.0)  # above 0, unless numbers that small count as 0
 LARGE = 10_000  # a number that is worth a word when there is no room
@@ -35,6 +37,8 @@ def resolve(name: str) -> torch.device:
     >>> resolve("cpu")
     device(type='cpu')
     """
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch("cuda(:[0-9]{1,3})?", name):
@@ -62,6 +66,8 @@ def kind(name: str) -> str:
 
 def current(name: str) -> AbstractContextManager[object]:
     """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
+    import torch
+
     numbered = kind(name) != name and torch.cuda.is_available()
     return torch.cuda.device(name) if numbered else nullcontext()
 
@@ -75,6 +81,8 @@ def no_subnormals() -> Iterator[None]:
     With several threads nothing is changed: each has a mode of its own, that of the thread which
     happened to start it, and the bits would depend on that.
     """
+    import torch
+
     if torch.get_num_threads() > 1 or SMALLEST == 0:
         yield
         return
@@ -87,11 +95,15 @@ def no_subnormals() -> Iterator[None]:
 
 def finest(device: torch.device) -> torch.dtype:
     """The floats with the most digits that a device has: Apple's GPU has no doubles."""
+    import torch
+
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def at_hand(value: torch.Tensor) -> bool:
     """Whether reading it waits for nothing: it lies on the host. (A fake tensor has no value.)"""
+    import torch
+
     return value.device.type == "cpu" and type(value) is torch.Tensor
 
 
@@ -106,6 +118,8 @@ def cores() -> int:
 def room_for(numbers: Mapping[str, object]) -> Iterator[None]:
     """Where memory is taken: if there is not enough of it, the error names the large ones among
     these numbers, the settings that decide how much is asked for."""
+    import torch
+
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
@@ -131,6 +145,8 @@ def allow_determinism() -> None:
 @contextmanager
 def computing(threads: int, deterministic: bool) -> Iterator[None]:
     """With this many threads, and the same bits each time if asked; both are put back after."""
+    import torch
+
     before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(threads)
     if deterministic:

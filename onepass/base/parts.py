@@ -179,13 +179,3 @@ class Images(NamedTuple):
         if not isinstance(other, Images):
             return NotImplemented
         return Images(self.trained + other.trained, self.scored + other.scored)
-
-
-class Preset(NamedTuple):
-    """Settings of a method that belong together, and where they come from. Where images may not be
-    mirrored, since they would be of another class, one that mirrors them is refused, or has the
-    settings `unmirrored` instead, if it is made for such data too."""
-
-    settings: dict[str, Any]
-    source: str
-    unmirrored: dict[str, Any] | None = None

@@ -38,6 +38,16 @@ class Setting(NamedTuple):
     meaning: str
 
 
+class Preset(NamedTuple):
+    """Settings of a method that belong together, and where they come from. Where images may not be
+    mirrored, since they would be of another class, one that mirrors them is refused, or has the
+    settings `unmirrored` instead, if it is made for such data too."""
+
+    settings: dict[str, Any]
+    source: str
+    unmirrored: dict[str, Any] | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class Configured:
     """A dataclass whose init fields are its settings, stored as given and never changed."""

@@ -49,6 +49,15 @@ def quoted(value: object) -> str:
     return shortened(text)
 
 
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a docstring, without its full stop.
+
+    >>> first_sentence("Keeps a reservoir of samples. More is\\n said in the paper.")
+    'Keeps a reservoir of samples'
+    """
+    return " ".join(text.split()).split(". ")[0].rstrip(".")
+
+
 def shortened(text: str) -> str:
     cut = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:cut]}...{text[-cut:]}"

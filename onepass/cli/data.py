@@ -12,7 +12,7 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import app, say
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
-from onepass.data.load import download, load
+from onepass.data.loading import download, load
 from onepass.data.verify import verify, whereabouts
 
 data_app = typer.Typer(

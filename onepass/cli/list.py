@@ -139,7 +139,7 @@ def _networks() -> list[dict[str, Any]]:
 
 
 def _probes() -> list[dict[str, Any]]:
-    return [{"probe": name, "what": summary(probe)} for name, probe in PROBES.entries.items()]
+    return [{"probe": name, "what": summary(probe)} for name, probe in PROBES.all().items()]
 
 
 def _settings(method: str | None) -> list[dict[str, Any]]:

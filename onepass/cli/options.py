@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from onepass.cli.app import summary
-from onepass.data.load import names
+from onepass.data.known import names
 from onepass.evaluation.probes import PROBES
 from onepass.learning import registry
+from onepass.learning.registry import METHODS
 from onepass.runs.spec import PRESETS
 from onepass.streams import STREAMS
 
@@ -23,7 +23,7 @@ def words(*given: str) -> Callable[[], Words]:
 
 
 def methods() -> Words:
-    return [(info.key, info.paper) for info in registry.methods()]
+    return [(key, facts.paper) for key in METHODS.names() if (facts := registry.facts(key))]
 
 
 def methods_or_all() -> Words:
@@ -35,11 +35,11 @@ def datasets() -> Words:
 
 
 def streams() -> Words:
-    return [(info.key, summary(info.make)) for info in STREAMS.all().values()]
+    return list(STREAMS.summaries().items())
 
 
 def probes() -> Words:
-    return [(name, summary(probe)) for name, probe in PROBES.entries.items()]
+    return list(PROBES.summaries().items())
 
 
 def of_settings(method: str) -> list[tuple[str, str]]:

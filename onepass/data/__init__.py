@@ -1,20 +1,21 @@
-"""Datasets: arrays of images or vectors with labels, by name or by path."""
+"""Datasets: arrays of images or vectors with labels, by name or by path. They say nothing about
+order. Modules here import `base`."""
 
-from onepass.data import digits, synthetic  # two datasets that need no files
-from onepass.data.base import Dataset, statistics
-from onepass.data.load import is_known, load, mirror_is_same_class, names, usual_tasks
-from onepass.data.registry import DATASETS, dataset
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "dataset",
-    "digits",
-    "is_known",
-    "load",
-    "mirror_is_same_class",
-    "names",
-    "statistics",
-    "synthetic",
-    "usual_tasks",
-]
+from onepass.base.lazy import attach
+
+if TYPE_CHECKING:
+    from onepass.data.base import Dataset as Dataset
+    from onepass.data.base import statistics as statistics
+    from onepass.data.digits import digits as make_digits  # noqa: F401 - registers it
+    from onepass.data.known import is_known as is_known
+    from onepass.data.known import mirror_is_same_class as mirror_is_same_class
+    from onepass.data.known import names as names
+    from onepass.data.known import usual_tasks as usual_tasks
+    from onepass.data.loading import load as load
+    from onepass.data.registry import DATASETS as DATASETS
+    from onepass.data.registry import dataset as dataset
+    from onepass.data.synthetic import synthetic as make_synthetic  # noqa: F401
+
+__getattr__, __all__ = attach(__name__)

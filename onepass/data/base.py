@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from onepass.base.checksum import sha256
 from onepass.base.errors import InputError
-from onepass.base.fileio import sha256
 from onepass.base.seeds import generator, permutation
 from onepass.base.text import as_html, quoted, shortened
 

@@ -36,7 +36,7 @@ class DatasetInfo:
         return found
 
 
-DATASETS = Names[DatasetInfo]("dataset", "onepass.datasets")
+DATASETS = Names[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
 
 
 def dataset(

@@ -17,8 +17,6 @@ from onepass.data.base import Dataset, statistics
 from onepass.data.files import Array, brief, class_name, size_of_file
 from onepass.data.labels import in_order, numbered
 
-SUFFIXES = (".csv", ".parquet")
-
 
 class Rows(NamedTuple):
     """Features (n, d), and a label for each row: text or a whole number."""

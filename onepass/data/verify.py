@@ -10,7 +10,7 @@ import torch
 from onepass.data import cache
 from onepass.data.base import Dataset, channel_statistics
 from onepass.data.catalogue import Entry
-from onepass.data.load import load
+from onepass.data.loading import load
 
 
 class Finding(NamedTuple):

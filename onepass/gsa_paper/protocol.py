@@ -39,7 +39,7 @@ def what_was_chosen(result: Result) -> Variant:
     change nothing: those that are so by default, by the preset, or by what it makes of such data
     (MNIST has no mirror images). Empty for a method's common settings in the usual class order."""
     variant = result.variant.without(FOLDER, *HOW)
-    if result.method not in registry.METHODS.entries:
+    if result.method not in registry.METHODS.names():
         return variant
     learner = registry.get(result.method).learner
     preset = variant.get(PRESET, COMMON)

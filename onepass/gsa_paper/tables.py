@@ -170,7 +170,7 @@ def _methods(cells: Cells, printed: Sequence[Figure], against: str | None) -> Ta
 def _more(cells: Cells, dataset: str, memories: Sequence[int], own: Sequence[Key]) -> list[Key]:
     """Other methods, and presets, that were run on this dataset or have a figure for it."""
     ran = [method for method, *_ in cells.rows]
-    known = dict.fromkeys([*registry.METHODS.entries, *ran])
+    known = dict.fromkeys([*registry.METHODS.names(), *ran])
     keys: list[Key] = [(method, preset) for method in known for preset in ("", *PRESETS)]
 
     def has_any(key: Key) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from onepass.base import devices, fileio, inputs
+from onepass.base import devices, inputs
+from onepass.base.checksum import sha256
 from onepass.base.errors import (
     CheckpointError,
     InputError,
@@ -27,7 +28,8 @@ from onepass.base.errors import (
 )
 from onepass.base.expect import expect_alike
 from onepass.base.locks import Turns
-from onepass.base.parts import Images, Label, Preset, Step, parts_of
+from onepass.base.parts import Images, Label, Step, parts_of
+from onepass.base.settings import Preset
 from onepass.base.text import as_html, brief, quoted
 from onepass.functional.views import can_be_captured, expect_colours
 from onepass.learning.checkpoint import file, validate
@@ -420,11 +422,11 @@ class Learner(SelfTaught, ABC):
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
         with self._turns.look():
-            return fileio.sha256(dict(self.model.state_dict()))
+            return sha256(dict(self.model.state_dict()))
 
     def state_sha256(self) -> str:
         """The same over everything that learning changes: memory, optimiser, generators too."""
-        return fileio.sha256(self.state_dict())
+        return sha256(self.state_dict())
 
     # ---- behind the door
 

@@ -43,7 +43,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Preset, Step
+from onepass.base.parts import Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

@@ -49,7 +49,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import Images, Preset, Samples, Step
+from onepass.base.parts import Images, Samples, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

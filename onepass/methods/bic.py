@@ -50,7 +50,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Part, Preset, Step
+from onepass.base.parts import Images, Part, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

@@ -44,7 +44,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Part, Preset, Step
+from onepass.base.parts import Images, Part, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

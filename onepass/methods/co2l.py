@@ -56,7 +56,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Preset, Step
+from onepass.base.parts import Images, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import mean, one_hot, supervised_contrastive
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

@@ -37,7 +37,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Preset, Step
+from onepass.base.parts import Images, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, mean
 from onepass.functional.views import mean_over_views
 from onepass.learning.registry import method

@@ -27,7 +27,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Preset, Step
+from onepass.base.parts import Images, Output, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, fractions, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

@@ -53,8 +53,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Preset, Step
+from onepass.base.parts import Images, Step
 from onepass.base.seeds import generator
+from onepass.base.settings import Preset
 from onepass.functional.losses import mean
 from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory

@@ -51,7 +51,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import Preset
 from onepass.functional.imbalance import Balance
 from onepass.functional.losses import (
     cross_entropy,

@@ -62,7 +62,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

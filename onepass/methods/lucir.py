@@ -45,7 +45,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Part, Preset, Step
+from onepass.base.parts import Images, Output, Part, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, mean, one_hot
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

@@ -44,7 +44,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

@@ -61,7 +61,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Output, Preset, Samples, Step
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, mean
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

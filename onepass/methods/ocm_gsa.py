@@ -28,7 +28,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Preset, Step
+from onepass.base.parts import Images, Step
+from onepass.base.settings import Preset
 from onepass.learning.registry import method
 from onepass.memory import MixedReservoir
 from onepass.methods.gsa import GSA

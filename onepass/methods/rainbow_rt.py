@@ -49,7 +49,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Preset, Step
+from onepass.base.parts import Images, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

@@ -49,7 +49,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Preset, Samples, Step
+from onepass.base.parts import Images, Samples, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import supervised_contrastive
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

@@ -38,7 +38,8 @@ import torch
 from torch import Tensor
 
 from onepass.base.expect import expect_rows
-from onepass.base.parts import Images, Output, Part, Preset, Step
+from onepass.base.parts import Images, Output, Part, Step
+from onepass.base.settings import Preset
 from onepass.functional.losses import mean, sample_cross_entropy_against
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method

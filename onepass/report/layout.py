@@ -137,7 +137,7 @@ def _rank(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
     are not online are no rivals."""
     rivals: dict[tuple[str, int], list[int]] = {}
     for number, row in enumerate(rows):
-        method = registry.METHODS.entries.get(row.method)
+        method = registry.facts(row.method)
         if not (method and method.one_task):
             rivals.setdefault((row.stream, row.memory), []).append(number)
     for group in rivals.values():

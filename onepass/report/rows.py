@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from onepass.base.errors import InputError
-from onepass.data.load import is_path
+from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.runs import lines
 from onepass.runs.result import Result
@@ -171,7 +171,7 @@ def told_apart(results: Sequence[Result]) -> list[Result]:
 def _with_revision(result: Result, shown: set[int]) -> Result:
     """A result of another revision than the present one says so. One that was run before revisions
     were counted is of an unknown one, and says so where another one stands beside it."""
-    method, revision = registry.METHODS.entries.get(result.method), result.revision
+    method, revision = registry.facts(result.method), result.revision
     if revision == (method.revision if method else max(shown)) or shown == {0}:
         return result
     told = Variant({REVISION: str(revision or "unknown")})

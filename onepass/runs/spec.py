@@ -13,10 +13,9 @@ import torch
 from onepass import data, streams
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.parts import Preset
-from onepass.base.settings import as_text, check
+from onepass.base.settings import Preset, as_text, check
 from onepass.base.text import plain
-from onepass.data.load import is_path
+from onepass.data.known import is_path
 from onepass.evaluation.scoring import check_scorable
 from onepass.learning import registry
 from onepass.learning.learner import Learner

@@ -1,22 +1,20 @@
 """Streams: in which order, and in which pieces, a dataset reaches the learner. A stream of your own
 is one file with `@stream` and one line here."""
 
-from onepass.streams.base import Stream
-from onepass.streams.blurry import Blurry
-from onepass.streams.class_incremental import ClassIncremental
-from onepass.streams.long_tail import LongTail
-from onepass.streams.registry import STREAMS, stream
-from onepass.streams.spec import asked, filled, make, parse
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "STREAMS",
-    "Blurry",
-    "ClassIncremental",
-    "LongTail",
-    "Stream",
-    "asked",
-    "filled",
-    "make",
-    "parse",
-    "stream",
-]
+from onepass.base.lazy import attach
+
+if TYPE_CHECKING:
+    from onepass.streams.base import Stream as Stream
+    from onepass.streams.blurry import Blurry as Blurry
+    from onepass.streams.class_incremental import ClassIncremental as ClassIncremental
+    from onepass.streams.long_tail import LongTail as LongTail
+    from onepass.streams.registry import STREAMS as STREAMS
+    from onepass.streams.registry import stream as stream
+    from onepass.streams.spec import asked as asked
+    from onepass.streams.spec import filled as filled
+    from onepass.streams.spec import make as make
+    from onepass.streams.spec import parse as parse
+
+__getattr__, __all__ = attach(__name__)

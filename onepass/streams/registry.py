@@ -27,7 +27,7 @@ class StreamInfo:
     seeded: bool
 
 
-STREAMS = Names[StreamInfo]("stream", "onepass.streams")
+STREAMS = Names[StreamInfo]("stream", "onepass.streams", "onepass.streams")
 
 
 def stream(key: str) -> Callable[[type[S]], type[S]]:

@@ -36,7 +36,7 @@ from onepass.base import plugins, toml
 from onepass.base.errors import InputError, OnepassError, UnknownNameError
 from onepass.base.settings import LARGEST, check
 from onepass.base.text import quoted
-from onepass.data.load import is_path
+from onepass.data.known import is_path
 from onepass.evaluation import probes
 from onepass.learning import registry
 from onepass.learning.learner import Learner

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.base import fileio
+from onepass.base.checksum import sha256
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -138,13 +139,13 @@ def copied(tree):
 @PROPERTY
 @given(trees)
 def test_equal_content_has_an_equal_fingerprint(tree):
-    assert fileio.sha256(tree) == fileio.sha256(copied(tree))
+    assert sha256(tree) == sha256(copied(tree))
 
 
 @PROPERTY
 @given(trees, trees)
 def test_different_content_has_different_fingerprints(one, other):
-    assert (fileio.sha256(one) == fileio.sha256(other)) == (one == other)
+    assert (sha256(one) == sha256(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_different_content_has_different_fingerprints(one, other):
     ],
 )
 def test_boundaries_between_parts_count(one, other):
-    assert fileio.sha256(one) != fileio.sha256(other)
+    assert sha256(one) != sha256(other)
 
 
 def test_name_dtype_shape_and_value_of_a_tensor_count():
@@ -182,15 +183,15 @@ def test_name_dtype_shape_and_value_of_a_tensor_count():
         {"w": torch.tensor([-0.0])},
         {"w": torch.tensor([True])},
     ]
-    assert len({fileio.sha256(one) for one in variants}) == len(variants)
+    assert len({sha256(one) for one in variants}) == len(variants)
 
 
 def test_the_layout_in_memory_does_not_count():
     base = torch.arange(6).view(2, 3)
     strided = torch.arange(12).view(2, 6)[:, ::2] // 2 + torch.tensor([[0], [0]])
     assert torch.equal(base, strided)
-    assert fileio.sha256(base) == fileio.sha256(base.T.contiguous().T) == fileio.sha256(strided)
-    assert fileio.sha256(base.float()) == fileio.sha256(base.float().requires_grad_())
+    assert sha256(base) == sha256(base.T.contiguous().T) == sha256(strided)
+    assert sha256(base.float()) == sha256(base.float().requires_grad_())
 
 
 def test_a_fingerprint_survives_saving(tmp_path):
@@ -198,7 +199,7 @@ def test_a_fingerprint_survives_saving(tmp_path):
     buffer = io.BytesIO()
     torch.save(tree, buffer)
     buffer.seek(0)
-    assert fileio.sha256(torch.load(buffer, weights_only=True)) == fileio.sha256(tree)
+    assert sha256(torch.load(buffer, weights_only=True)) == sha256(tree)
 
 
 def test_threads_that_write_one_file_do_not_meet(tmp_path):

@@ -15,7 +15,7 @@ from PIL import Image
 
 import onepass as package
 from onepass import report
-from onepass.base.parts import Preset
+from onepass.base.settings import Preset
 from onepass.learning import registry
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job

@@ -80,7 +80,7 @@ def test_a_dataset_says_whether_a_mirror_image_is_of_the_same_class():
     """By its name too, for those who have not loaded it."""
     named = {name: mirror_is_same_class(name) for name in onepass.data.names()}
     assert [name for name, same in named.items() if not same] == ["digits", "synthetic", "mnist"]
-    for name in DATASETS.entries:
+    for name in DATASETS.names():
         assert onepass.load(name).mirror_is_same_class is named[name]
     assert made().mirror_is_same_class
     assert not replace(made(), mirror_is_same_class=False).hold_out(0.5).mirror_is_same_class

@@ -13,7 +13,7 @@ from onepass import DataError
 from onepass.data import files, hub
 from onepass.data.catalogue import CATALOGUE
 from onepass.data.files import Undecoded, copied
-from onepass.data.load import download, in_order, wnids
+from onepass.data.loading import download, in_order, wnids
 
 SCHEMAS = {
     "mnist": {"image": "image", "label": "label", "test": "test"},

@@ -28,7 +28,7 @@ from PIL import Image
 from workers import workers
 
 from onepass import cli
-from onepass.base import fileio
+from onepass.base.checksum import sha256
 from onepass.learning import registry
 from onepass.learning.checkpoint import file as checkpoint
 from onepass.runs.folder import RunFolder
@@ -69,7 +69,7 @@ def ended(arguments: tuple[object, ...], out: Path) -> dict[int, tuple[Any, ...]
     for record in done.records:
         folder = Path(record["out"])
         assert names(folder) == FILES
-        saved = fileio.sha256(checkpoint.read(folder / "checkpoint.pt")["state"])
+        saved = sha256(checkpoint.read(folder / "checkpoint.pt")["state"])
         anytime = RunFolder(folder).result().anytime_accuracy
         results = [anytime, *(record[key] for key in SAME)]
         found[record["seed"]] = (results, timeless(events(folder)), saved)

@@ -52,5 +52,5 @@ def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(plugins, "_named", set())
-    others = {name: info for name, info in METHODS.entries.items() if name != "mine"}
+    others = {name: info for name, info in METHODS.all().items() if name != "mine"}
     monkeypatch.setattr(METHODS, "entries", others)

@@ -15,7 +15,7 @@ from torch import nn
 
 import onepass
 from onepass import CheckpointError
-from onepass.base import fileio
+from onepass.base.checksum import sha256
 from onepass.learning import registry
 from onepass.learning.checkpoint import file
 
@@ -327,7 +327,7 @@ def test_a_damaged_byte_is_noticed_or_harmless(tmp_path_factory, place, flip):
     except CheckpointError as problem:
         assert "bad.pt" in str(problem)
     else:
-        assert fileio.sha256(content) == fileio.sha256(file.read(folder / "good.pt"))
+        assert sha256(content) == sha256(file.read(folder / "good.pt"))
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

@@ -8,7 +8,7 @@ from torch import nn
 
 import onepass
 from onepass import ER, GSA, Finetune, RainbowRT
-from onepass.base import fileio
+from onepass.base.checksum import sha256
 from onepass.learning.replay import new_share
 
 OLD, NEW = [[0, 1] * 6] * 2, [[2, 3] * 6] * 2
@@ -91,7 +91,7 @@ def test_training_does_not_notice_and_images_are_counted(kind):
             learner.scores(torch.zeros(1, 6))
         state = learner.state_dict()
         state["parts"].pop("newest", None)  # which classes are: known to scores only
-        states.append(fileio.sha256(state))
+        states.append(sha256(state))
     assert states[0] == states[1]
     # once for each of the four steps, and once more for the boundary
     assert learner.spent == {"scores": onepass.base.parts.Images(trained=0, scored=5000)}

@@ -15,6 +15,7 @@ from command import events, names, onepass
 
 import onepass as package
 from onepass.base import fileio
+from onepass.base.checksum import sha256
 from onepass.learning import registry
 from onepass.runs.execute import run
 from onepass.runs.folder import RunFolder
@@ -238,10 +239,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     ],
 )
 def test_whatever_differs_has_another_fingerprint(one: object, other: object) -> None:
-    assert fileio.sha256(one) != fileio.sha256(other)
+    assert sha256(one) != sha256(other)
 
 
 def test_the_fingerprint_is_of_values_and_not_of_their_layout() -> None:
     square = torch.arange(6).view(2, 3)
-    assert fileio.sha256(square.t()) == fileio.sha256(square.t().contiguous())
-    assert fileio.sha256({"a": 1, "b": 2}) == fileio.sha256({"b": 2, "a": 1})
+    assert sha256(square.t()) == sha256(square.t().contiguous())
+    assert sha256({"a": 1, "b": 2}) == sha256({"b": 2, "a": 1})

@@ -8,7 +8,7 @@ import torch
 
 import onepass
 from onepass import Dataset, GSAReleased, InputError
-from onepass.base.parts import Preset
+from onepass.base.settings import Preset
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 from onepass.streams import Stream

@@ -76,13 +76,13 @@ def test_the_signature_says_what_a_stream_takes(noisy, backwards):
 def test_every_stream_in_a_file_of_the_package_is_imported():
     files = Path(streams.__file__).parent.glob("*.py")
     written = {file.stem for file in files if "\n@stream(" in file.read_text()}
-    found = {one.make.__module__ for one in STREAMS.entries.values()}
+    found = {one.make.__module__ for one in STREAMS.all().values()}
     assert {f"onepass.streams.{name}" for name in written} == found
 
 
 def test_every_stream_of_the_package_has_a_sentence():
-    assert {"class-incremental", "long-tail", "blurry"} <= set(STREAMS.entries)
-    assert all(one.make.__doc__ for one in STREAMS.entries.values())
+    assert {"class-incremental", "long-tail", "blurry"} <= set(STREAMS.names())
+    assert all(one.make.__doc__ for one in STREAMS.all().values())
 
 
 def test_spec_and_seed_are_recorded_however_the_arguments_were_given(data, noisy):
@@ -128,7 +128,7 @@ def any_names(self, dataset: Dataset, **more: int) -> None: ...
 def test_a_constructor_that_cannot_be_asked_is_refused(constructor, said):
     with pytest.raises(InputError, match=f"stream 'unclear': .*{said}"):
         stream("unclear")(type("Unclear", (Stream,), {"__init__": constructor}))
-    assert "unclear" not in STREAMS.entries
+    assert "unclear" not in STREAMS.names()
 
 
 # ---- the public constructor

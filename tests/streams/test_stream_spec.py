@@ -88,7 +88,7 @@ def a_value(annotation):
     return {Tasks: 2, int: 7, float: 3.5, bool: False}[annotation]
 
 
-@pytest.mark.parametrize("name", STREAMS.entries)
+@pytest.mark.parametrize("name", STREAMS.names())
 def test_everything_that_a_stream_takes_can_be_said(data, name):
     said = {key: a_value(one) for key, one in STREAMS[name].arguments.items()}
     text = f"{name}:" + ",".join(f"{key}={value}" for key, value in said.items())
@@ -99,7 +99,7 @@ def test_everything_that_a_stream_takes_can_be_said(data, name):
     assert len(made.tasks) == 2
 
 
-@pytest.mark.parametrize("name", STREAMS.entries)
+@pytest.mark.parametrize("name", STREAMS.names())
 def test_what_is_not_said_keeps_its_default(data, name):
     assert parse(name) == parse(f"{name}:") == {"stream": name}
     assert same(make(data, {"stream": name}, seed=0), STREAMS[name].make(data))

@@ -1,18 +1,17 @@
 """Listeners that measure while any method learns; not one bit of it changes."""
 
-from onepass.evaluation.probes.balance import BalanceProbe
-from onepass.evaluation.probes.bias import BiasProbe
-from onepass.evaluation.probes.logits import LogitsProbe
-from onepass.evaluation.probes.losses import LossesProbe
-from onepass.evaluation.probes.registry import PROBES, check, made, probe
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PROBES",
-    "BalanceProbe",
-    "BiasProbe",
-    "LogitsProbe",
-    "LossesProbe",
-    "check",
-    "made",
-    "probe",
-]
+from onepass.base.lazy import attach
+
+if TYPE_CHECKING:
+    from onepass.evaluation.probes.balance import BalanceProbe as BalanceProbe
+    from onepass.evaluation.probes.bias import BiasProbe as BiasProbe
+    from onepass.evaluation.probes.logits import LogitsProbe as LogitsProbe
+    from onepass.evaluation.probes.losses import LossesProbe as LossesProbe
+    from onepass.evaluation.probes.registry import PROBES as PROBES
+    from onepass.evaluation.probes.registry import check as check
+    from onepass.evaluation.probes.registry import made as made
+    from onepass.evaluation.probes.registry import probe as probe
+
+__getattr__, __all__ = attach(__name__)

@@ -11,7 +11,7 @@ from onepass.evaluation.callbacks import EVENTS, Forwarder, Listener
 
 P = TypeVar("P", bound=Listener)
 RESERVED = (EVENTS, Forwarder.key)
-PROBES = Names[type[Listener]]("probe")
+PROBES = Names[type[Listener]]("probe", home="onepass.evaluation.probes")
 
 
 def probe(key: str) -> Callable[[type[P]], type[P]]:

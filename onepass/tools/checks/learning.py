@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 
+from onepass.base.checksum import sha256
 from onepass.base.errors import InputError
-from onepass.base.fileio import sha256
 from onepass.evaluation.loop import evaluate
 from onepass.evaluation.probes import PROBES
 from onepass.methods.finetune import Finetune
@@ -242,7 +242,7 @@ def probing_changes_nothing(method: Method) -> None:
     """Probes watch: not one bit of the learner is different."""
     stream = small_stream()
     plain, watched = make(method), make(method)
-    everyone = [probe() for probe in PROBES.entries.values()]
+    everyone = [probe() for probe in PROBES.all().values()]
     for give in batches(stream):
         give(plain)
         step = give(watched)

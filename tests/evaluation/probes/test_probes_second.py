@@ -205,7 +205,7 @@ def test_watched_runs_have_the_bits_of_unwatched_ones(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [info.key for info in registry.methods()])
 def test_every_probe_sees_every_method_through(method, tmp_path):
-    names = tuple(PROBES.entries)
+    names = tuple(PROBES.names())
     quick = registry.get(method).learner.quick
     settings = {name: str(value).lower() for name, value in quick.items()}
     result = run(Job(method, "synthetic", device="cpu", probes=names, settings=settings), tmp_path)

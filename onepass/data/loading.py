@@ -22,7 +22,8 @@ from onepass.data import cache, folders, hub, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
-from onepass.data.registry import DATASETS, DatasetInfo
+from onepass.data.known import TABLES, is_known, is_path, names
+from onepass.data.registry import DATASETS
 
 LARGEST_SIZE = math.isqrt(MOST_PIXELS)
 OF_OWN_FILES: dict[str, Any] = {
@@ -109,7 +110,7 @@ def _check(own: dict[str, Any]) -> None:
 def _at(name: str, own: dict[str, Any]) -> Dataset:
     """The user's own files at that path."""
     path = Path(name)
-    if path.suffix.lower() in tabular.SUFFIXES:
+    if path.suffix.lower() in TABLES:
         return _tabular(path, own)
     for key in ("label", "test"):
         if own[key] is not None:
@@ -130,51 +131,6 @@ def _expect_known(name: str, own: dict[str, Any]) -> None:
         raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     else:
         raise UnknownNameError("dataset", name, names())
-
-
-def names() -> list[str]:
-    return [*DATASETS.names(), *CATALOGUE]
-
-
-def is_known(name: str) -> bool:
-    """Whether a dataset has that name."""
-    return name in CATALOGUE or name in DATASETS
-
-
-def mirror_is_same_class(name: str) -> bool:
-    """What the dataset of that name says, without loading it; your own files, unless told."""
-    entry = _facts(name)
-    return entry.mirror_is_same_class if entry else True
-
-
-def usual_tasks(name: str, classes: int | None = None) -> int:
-    """Into how many tasks the paper splits the dataset of that name; five for any other, if it has
-    the classes.
-
-    >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
-    (10, 5, 3)
-    """
-    entry = _facts(name)
-    if entry is not None and classes in (None, entry.classes):
-        return entry.tasks
-    return min(5, classes or 5)
-
-
-def _facts(name: str) -> Entry | DatasetInfo | None:
-    """What is known of a dataset without loading it; of the user's own files, nothing."""
-    if name in CATALOGUE or is_path(name):
-        return CATALOGUE.get(name)
-    return DATASETS.get(name)
-
-
-def is_path(name: str) -> bool:
-    r"""Whether it names files, with the slashes of whatever system.
-
-    >>> is_path("photos/"), is_path(r"C:\photos"), is_path("a.csv"), is_path("digits")
-    (True, True, True, False)
-    """
-    files = name.lower().endswith((".npz", *tabular.SUFFIXES))
-    return bool({"/", "\\"} & set(name)) or files or name in (".", "..")
 
 
 def _refuse(
@@ -238,7 +194,7 @@ def _tabular(path: Path, asked: dict[str, Any]) -> Dataset:
         if asked[key] is not None:
             raise InputError(f"{key} is for images, not for {str(path)!r}")
     test = None if asked["test"] is None else Path(asked["test"])
-    if test is not None and test.suffix.lower() not in tabular.SUFFIXES:
+    if test is not None and test.suffix.lower() not in TABLES:
         raise InputError(f"test must be a .csv or .parquet file, not {str(test)!r}")
     return tabular.read(path, asked["label"], test=test, test_fraction=asked["test_fraction"])
 

@@ -1,0 +1,35 @@
+"""A fingerprint of tensors and plain values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def sha256(tree: object) -> str:
+    """A fingerprint of nested dicts, lists, plain values and tensors (names, dtypes, bytes)."""
+    digest = hashlib.sha256()
+    _feed(tree, digest.update)
+    return digest.hexdigest()
+
+
+def _feed(tree: object, feed: Callable[[bytes], object]) -> None:
+    """Each piece with its kind and length, so that no two trees give the same bytes."""
+    if isinstance(tree, dict):
+        feed(f"dict {len(tree)};".encode())
+        for key in sorted(tree, key=repr):
+            _feed(key, feed)
+            _feed(tree[key], feed)
+    elif isinstance(tree, list | tuple):
+        feed(f"list {len(tree)};".encode())
+        for value in tree:
+            _feed(value, feed)
+    elif isinstance(tree, Tensor):
+        feed(f"tensor {tree.dtype} {tuple(tree.shape)};".encode())
+        feed(tree.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    else:
+        text = repr(tree)
+        feed(f"{type(tree).__name__} {len(text)};{text}".encode())
