@@ -11,51 +11,28 @@
 
 from typing import TYPE_CHECKING
 
-from onepass.completion import answer
-from onepass.interrupts import told_in_a_line
+from onepass.base.lazy import attach
 
-answer()  # a shell that asks for words is not kept waiting for torch
-with told_in_a_line():
-    from onepass import methods
-    from onepass.base.errors import (
-        CheckpointError,
-        DataError,
-        InputError,
-        NotFittedError,
-        OnepassError,
-        TrainingError,
-        UnknownNameError,
-    )
-    from onepass.data import Dataset, load
-    from onepass.evaluation.callbacks import Listener
-    from onepass.evaluation.loop import evaluate
-    from onepass.evaluation.probes import BalanceProbe
-    from onepass.learning.checkpoint.file import open_learner as open
-    from onepass.learning.learner import Learner
+if TYPE_CHECKING:
+    from onepass.base.errors import CheckpointError as CheckpointError
+    from onepass.base.errors import DataError as DataError
+    from onepass.base.errors import InputError as InputError
+    from onepass.base.errors import NotFittedError as NotFittedError
+    from onepass.base.errors import OnepassError as OnepassError
+    from onepass.base.errors import TrainingError as TrainingError
+    from onepass.base.errors import UnknownNameError as UnknownNameError
+    from onepass.data import Dataset as Dataset
+    from onepass.data import load as load
+    from onepass.evaluation.callbacks import Listener as Listener
+    from onepass.evaluation.loop import evaluate as evaluate
+    from onepass.evaluation.probes import BalanceProbe as BalanceProbe
+    from onepass.learning.checkpoint.file import open_learner as open  # noqa: F401
+    from onepass.learning.learner import Learner as Learner
     from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
-    from onepass.streams import Blurry, ClassIncremental, LongTail, Stream
-    from onepass.version import __version__
+    from onepass.streams import Blurry as Blurry
+    from onepass.streams import ClassIncremental as ClassIncremental
+    from onepass.streams import LongTail as LongTail
+    from onepass.streams import Stream as Stream
+    from onepass.version import __version__ as __version__
 
-__all__ = [
-    "BalanceProbe",
-    "Blurry",
-    "CheckpointError",
-    "ClassIncremental",
-    "DataError",
-    "Dataset",
-    "InputError",
-    "Learner",
-    "Listener",
-    "LongTail",
-    "NotFittedError",
-    "OnepassError",
-    "Stream",
-    "TrainingError",
-    "UnknownNameError",
-    "__version__",
-    "evaluate",
-    "load",
-    "open",
-]
-if not TYPE_CHECKING:
-    __all__ += methods.__all__
+__getattr__, __all__ = attach(__name__)

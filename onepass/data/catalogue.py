@@ -1,30 +1,17 @@
-"""The datasets of the paper: where their files may lie, how to read them, what they must hold."""
+"""The datasets of the paper: where their files may lie, and what they must hold."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from onepass.base.errors import DataError
-from onepass.data import cifar, folders, idx, tiny_imagenet
-from onepass.data.files import Undecoded
 
 MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
 CIFAR10_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One form in which the files come."""
-
-    form: str
-    present: Callable[[Path], bool]
-    read: Callable[[Path], Undecoded]
 
 
 @dataclass(frozen=True)
@@ -42,21 +29,12 @@ class Entry:
     mirror_is_same_class: bool
     tasks: int
     places: tuple[str, ...]
-    readers: tuple[Reader, ...]
     hub: str
     md5: dict[str, str]
 
     @property
     def classes(self) -> int:
         return len(self.train)
-
-    def find(self, root: Path) -> tuple[Path, Reader] | None:
-        """The first place below the root where one of the readers finds its files."""
-        for place in self.places:
-            for reader in self.readers:
-                if reader.present(root / place):
-                    return root / place, reader
-        return None
 
     def missing(self, root: Path) -> DataError:
         return DataError(
@@ -72,17 +50,6 @@ def data_root(chosen: str | Path | None) -> Path:
     return Path(chosen or os.environ.get("ONEPASS_DATA") or "data")
 
 
-IDX = Reader("idx files", idx.present, idx.read)
-GREY_FOLDERS = Reader("class folders", folders.present, partial(folders.read, channels=1))
-FOLDERS = Reader("class folders", folders.present, partial(folders.read, channels=3))
-
-
-def _cifar(name: str) -> Reader:
-    return Reader(
-        "python batches", partial(cifar.present, name=name), partial(cifar.read, name=name)
-    )
-
-
 ENTRIES = (
     Entry(
         name="mnist",
@@ -94,7 +61,6 @@ ENTRIES = (
         mirror_is_same_class=False,
         tasks=5,
         places=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
-        readers=(IDX, GREY_FOLDERS),
         hub="ylecun/mnist",
         md5={
             "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -113,7 +79,6 @@ ENTRIES = (
         mirror_is_same_class=True,
         tasks=5,
         places=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
-        readers=(_cifar("cifar10"), FOLDERS),
         hub="uoft-cs/cifar10",
         md5={
             "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -134,7 +99,6 @@ ENTRIES = (
         mirror_is_same_class=True,
         tasks=10,
         places=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
-        readers=(_cifar("cifar100"), FOLDERS),
         hub="uoft-cs/cifar100",
         md5={
             "train": "16019d7e3df5f24257cddd939b257f8d",
@@ -157,7 +121,6 @@ ENTRIES = (
             "tiny-imagenet-200.zip",
             "tiny-imagenet/tiny-imagenet-200.zip",
         ),
-        readers=(Reader("as distributed", tiny_imagenet.present, tiny_imagenet.read),),
         hub="zh-plus/tiny-imagenet",
         md5={"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
     ),

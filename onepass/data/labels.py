@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from onepass.base.parts import Label
+    from onepass.base.parts import Label
 
-L = TypeVar("L", int, str, Label)
+L = TypeVar("L", int, str, int | str)
 
 
 def in_order(labels: Iterable[L]) -> list[L]:
@@ -34,5 +34,7 @@ def numbered(labels: Sequence[Label], classes: Sequence[Label]) -> Tensor:
     >>> numbered(["dog", "cat", "dog"], ["cat", "dog"])
     tensor([1, 0, 1])
     """
+    import torch
+
     place = {label: number for number, label in enumerate(classes)}
     return torch.tensor([place[label] for label in labels], dtype=torch.int64)

@@ -18,7 +18,7 @@ import torch
 from onepass.base.errors import DataError, InputError, UnknownNameError
 from onepass.base.settings import check
 from onepass.data import arrays as array_files
-from onepass.data import cache, folders, hub, tabular
+from onepass.data import cache, folders, hub, sources, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
 from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
@@ -143,7 +143,7 @@ def _refuse(
 
 
 def _published(entry: Entry, root: Path) -> Dataset:
-    found = entry.find(root)
+    found = sources.find(entry, root)
     if found is None:
         downloaded = cache.opened(cache.entry(entry.name, "download"))
         if downloaded is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onepass.base.errors import InputError
 from onepass.base.registry import Names
-from onepass.data.base import Dataset
 
-Make = TypeVar("Make", bound=Callable[..., Dataset])
+if TYPE_CHECKING:
+    from onepass.data.base import Dataset
+
+Make = TypeVar("Make", bound="Callable[..., Dataset]")
 
 
 @dataclass(frozen=True)

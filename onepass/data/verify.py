@@ -11,6 +11,7 @@ from onepass.data import cache
 from onepass.data.base import Dataset, channel_statistics
 from onepass.data.catalogue import Entry
 from onepass.data.loading import load
+from onepass.data.sources import find
 
 
 class Finding(NamedTuple):
@@ -22,9 +23,9 @@ class Finding(NamedTuple):
 
 def whereabouts(entry: Entry, root: Path) -> str:
     """Where the dataset was found, in words."""
-    found = entry.find(root)
+    found = find(entry, root)
     if found is not None:
-        return f"{found[0]} ({found[1].form})"
+        return f"{found.path} ({found.reader.form})"
     if cache.entry(entry.name, "download").is_dir():
         return "downloaded, in the cache"
     return "missing"
@@ -37,8 +38,8 @@ def verify(entry: Entry, root: Path) -> list[Finding]:
     findings += _checksums(entry, root)
     findings += _counts(entry, dataset)
     findings.append(_pixels(dataset))
-    found = entry.find(root)
-    identity = str(found[0].resolve()) if found else "download"
+    found = find(entry, root)
+    identity = str(found.path.resolve()) if found else "download"
     folder = cache.entry(entry.name, identity)
     problem = cache.damage(folder, thorough=True)
     findings.append(Finding(problem is None, problem or f"cached arrays are whole: {folder}"))
@@ -46,10 +47,10 @@ def verify(entry: Entry, root: Path) -> list[Finding]:
 
 
 def _checksums(entry: Entry, root: Path) -> list[Finding]:
-    found = entry.find(root)
+    found = find(entry, root)
     if found is None:
         return []
-    path, findings = found[0], []
+    path, findings = found.path, []
     for name, published in entry.md5.items():
         file = path if path.name == name else path / name
         if file.is_file():

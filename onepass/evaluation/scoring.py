@@ -8,18 +8,9 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
-from onepass.base.errors import InputError
 from onepass.data.iterables import Test, pairs, walkable
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
-
-
-def check_scorable(stream: Stream) -> None:
-    """There must be something to score after each task."""
-    tested = set(stream.dataset.test_y.tolist())
-    for task, group in enumerate(stream.tasks):
-        if not tested.intersection(group):
-            raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
 
 
 def first_scorable(stream: Stream) -> int:
@@ -51,7 +42,7 @@ class TestSet:
         self.samples = [
             stream.dataset.test_x[y == label] for label in range(stream.dataset.classes)
         ]
-        check_scorable(stream)
+        stream.check_scorable()
         self.task_of = torch.full((stream.dataset.classes,), -1)
         for task, group in reversed(list(enumerate(stream.tasks))):  # the first that has a class
             self.task_of[list(group)] = task

@@ -23,7 +23,8 @@ from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.variant import REVISION, Variant, shared
-from onepass.streams import Stream
+if TYPE_CHECKING:
+    from onepass.streams import Stream
 
 KINDS = ("both", "bars", "curves")
 FEW = 6  # methods that fit in a picture of the usual width, with the legend inside

@@ -6,9 +6,7 @@ import hashlib
 import json
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from onepass import data, streams
 from onepass.base import devices
@@ -16,11 +14,12 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.settings import Preset, as_text, check
 from onepass.base.text import plain
 from onepass.data.known import is_path
-from onepass.evaluation.scoring import check_scorable
 from onepass.learning import registry
-from onepass.learning.learner import Learner
 from onepass.runs.variant import PRESET, Variant
-from onepass.streams import Stream
+
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
+    from onepass.streams import Stream
 
 COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
@@ -280,7 +279,7 @@ class Job:
                 f"{self.method!r} learns all classes as one task, but stream {asked['stream']!r} "
                 f"always has {len(stream.tasks)}"
             )
-        check_scorable(stream)
+        stream.check_scorable()
         return stream, info.learner.configured(**self.arguments(stream))
 
     def stream_of(self, usual_tasks: int) -> dict[str, Any]:
@@ -323,8 +322,7 @@ class Job:
         check("normalise", self.normalise, Normalise)
         mean, std = stream.dataset.mean, stream.dataset.std
         if self.normalise == "first-task":
-            steps = [step for step in range(len(stream)) if stream.task_of(step) == 0]
-            mean, std = data.statistics(torch.cat([stream.batch(step)[0] for step in steps]))
+            mean, std = data.statistics(stream.samples_of(task=0))
         return {} if mean is None else {"mean": mean, "std": std}
 
     def _check_mirror(self, dataset: data.Dataset) -> None:

@@ -101,6 +101,18 @@ class Stream:
             )
         return changed, self.dataset.train_y.index_select(0, self._batches[step])
 
+    def samples_of(self, task: int) -> Tensor:
+        """Returns all samples of a task, as they come."""
+        steps = [step for step in range(len(self)) if self.task_of(step) == task]
+        return torch.cat([self.batch(step)[0] for step in steps])
+
+    def check_scorable(self) -> None:
+        """Refuses a stream with a task of which there are no test samples."""
+        tested = set(self.dataset.test_y.tolist())
+        for task, group in enumerate(self.tasks):
+            if not tested.intersection(group):
+                raise InputError(f"there are no test samples of task {task + 1}, classes {group}")
+
     def change(self, x: Tensor, step: int) -> Tensor:
         """What the learner is given in place of the samples of this step: as they are, unless a
         stream says otherwise. The dataset stays as it is.

@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from onepass.base.errors import InputError
 from onepass.base.registry import Names
-from onepass.streams.base import Stream
 
-S = TypeVar("S", bound=Stream)
+if TYPE_CHECKING:
+    from onepass.streams.base import Stream
+
+S = TypeVar("S", bound="Stream")
 
 
 @dataclass(frozen=True)

@@ -32,5 +32,5 @@ def test_the_method_learns_the_stream(info, spec, tmp_path):
     result = run(job, tmp_path, checkpoint=None)
     little = (info.learner.forgets or info.key in BY_CONTRAST) and "m=50" not in spec
     assert result.accuracy > (15 if little else 30)
-    assert f"stream={spec}" in result.variant
+    assert result.variant["stream"] == spec
     assert result.tasks == (1 if info.one_task else 5)

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onepass.base.parts import Step
 from onepass.evaluation.points import BEGINNING, Point, Tick
-from onepass.learning.learner import Learner
-from onepass.streams import Stream
 
 if TYPE_CHECKING:
+    from onepass.base.parts import Step
+    from onepass.learning.learner import Learner
     from onepass.runs.result import Result
     from onepass.runs.spec import Job
+    from onepass.streams import Stream
 
 EVENTS = "events"  # the key of the listener that records points in a run's folder
 

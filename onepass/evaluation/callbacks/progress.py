@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
-from onepass.evaluation.points import Point
-from onepass.learning.learner import Learner
+
+if TYPE_CHECKING:
+    from onepass.base.parts import Step
+    from onepass.evaluation.points import Point
+    from onepass.learning.learner import Learner
 
 PAUSE = 0.1  # seconds between two messages: a bar is not read faster, and each one costs
 

@@ -1,0 +1,53 @@
+"""Where the files of a dataset of the catalogue are, and in which form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from onepass.data import cifar, folders, idx, tiny_imagenet
+from onepass.data.catalogue import Entry
+from onepass.data.files import Undecoded
+
+
+class Reader(NamedTuple):
+    """One form in which the files come."""
+
+    form: str
+    present: Callable[[Path], bool]
+    read: Callable[[Path], Undecoded]
+
+
+class Source(NamedTuple):
+    """A place below the data root, and the reader of what was found there."""
+
+    path: Path
+    reader: Reader
+
+
+def _cifar(name: str) -> tuple[Reader, Reader]:
+    present, read = partial(cifar.present, name=name), partial(cifar.read, name=name)
+    return Reader("python batches", present, read), _class_folders(channels=3)
+
+
+def _class_folders(channels: int) -> Reader:
+    return Reader("class folders", folders.present, partial(folders.read, channels=channels))
+
+
+READERS = {
+    "mnist": (Reader("idx files", idx.present, idx.read), _class_folders(channels=1)),
+    "cifar10": _cifar("cifar10"),
+    "cifar100": _cifar("cifar100"),
+    "tiny-imagenet": (Reader("as distributed", tiny_imagenet.present, tiny_imagenet.read),),
+}
+
+
+def find(entry: Entry, root: Path) -> Source | None:
+    """Returns the first place below the root where one of the readers finds its files."""
+    for place in entry.places:
+        for reader in READERS[entry.name]:
+            if reader.present(root / place):
+                return Source(root / place, reader)
+    return None
