@@ -18,7 +18,8 @@ from onepass.base import inputs
 from onepass.base.devices import room_for
 from onepass.base.errors import InputError
 from onepass.data.iterables import Test, kind_of, pairs
-from onepass.evaluation.callbacks import Audience, Listener, Run
+from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.evaluation.scoring import (
     TestBatches,

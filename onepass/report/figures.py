@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -23,6 +23,7 @@ from onepass.runs import lines
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.variant import REVISION, Variant, shared
+
 if TYPE_CHECKING:
     from onepass.streams import Stream
 

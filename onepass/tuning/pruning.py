@@ -9,7 +9,8 @@ from statistics import mean
 from typing import Any, ClassVar
 
 from onepass.base.errors import InputError, OnepassError, TrainingError
-from onepass.evaluation.callbacks import Audience, Listener, Run
+from onepass.evaluation.callbacks import Listener, Run
+from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import Point
 from onepass.executors import How
 from onepass.runs.resources import Supplies

@@ -12,7 +12,7 @@ from following import Stopped, stop_after
 from studies import hurry
 
 import onepass
-from onepass.evaluation.callbacks import Audience
+from onepass.evaluation.callbacks.audience import Audience
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 from onepass.tuning.pruning import HowTried, StoppedEarlyError

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor
+
 from onepass.base.errors import InputError
 from onepass.base.fileio import names_a_file
+from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
+from onepass.evaluation.points import Point
+from onepass.learning.learner import Learner
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from onepass.base.parts import Step
-    from onepass.evaluation.points import Point
-    from onepass.learning.learner import Learner
     from onepass.runs.result import Result
 
 log = logging.getLogger("onepass")

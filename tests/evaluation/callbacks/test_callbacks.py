@@ -15,7 +15,8 @@ from following import Following, Stopped, stop_after
 import onepass
 from onepass import InputError, evaluate
 from onepass.base.errors import WriteError
-from onepass.evaluation.callbacks import Audience, Forwarder, Listener, progress
+from onepass.evaluation.callbacks import Forwarder, Listener, progress
+from onepass.evaluation.callbacks.audience import Audience
 from onepass.learning.checkpoint import file
 from onepass.runs.execute import run
 from onepass.runs.folder import RunFolder
