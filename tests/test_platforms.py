@@ -18,7 +18,7 @@ sys.modules["fcntl"] = sys.modules["resource"] = None
 import os, signal
 for name in ("SIGALRM", "SIGKILL", "setitimer", "alarm"):
     delattr(signal, name)
-for name in ("O_NOFOLLOW", "sched_getaffinity", "posix_fallocate", "fork"):
+for name in ("O_NOFOLLOW", "sched_getaffinity", "posix_fallocate", "fork", "sysconf"):
     delattr(os, name)
 """
 SWEEP = """

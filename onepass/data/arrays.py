@@ -85,12 +85,18 @@ def _arrays(path: Path) -> dict[str, Array]:
 
 
 def _refuse_bombs(path: Path, archive: zipfile.ZipFile) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    size = sum(member.file_size for member in archive.infolist())
-    if size > memory:
+    size, memory = sum(member.file_size for member in archive.infolist()), _memory()
+    if memory is not None and size > memory:
         raise DataError(f"{path} unpacks to {size} bytes, and there is memory for {memory}")
     if any(member.compress_type not in PACKINGS for member in archive.infolist()):
         raise DataError(f"{path} is packed in a way that NumPy does not use")
+
+
+def _memory() -> int | None:
+    """Returns the bytes of memory of this machine; None where it cannot be asked (Windows)."""
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:

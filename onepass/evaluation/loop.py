@@ -51,8 +51,10 @@ def evaluate(
     column image, img or x and one label, fine_label or y. Then `test` is what is scored: a pair
     (x, y), a `Dataset`, or batches that can be walked again. Nobody knows where such a stream ends,
     so that a point comes after `every` batches and at its end; its tasks are those that the learner
-    infers, unless whoever makes the batches calls `learner.new_task()` between two of them. Nothing
-    is kept of a batch that was learned, apart from the learner's memory.
+    infers, unless whoever makes the batches calls `learner.new_task()` between two of them. Then
+    the end of the batches ends the last task, and a method that works at the ends of tasks is
+    scored once more if it was scored after the last batch. Nothing is kept of a batch that was
+    learned, apart from the learner's memory.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -202,7 +204,11 @@ def _walk_batches(
             tick = _scored(tick, learner, held, clock, float(step.loss), False)
             listener.scored(tick)
         yield tick
-    if not isinstance(tick, Point):
+    works = learner.book.told and learner.end_is_due
+    if learner.book.told:  # tasks that are told end as those of a Stream do
+        with clock.training:
+            learner.end_task()
+    if works or not isinstance(tick, Point):
         tick = _scored(tick, learner, held, clock, float(step.loss), False)
         listener.scored(tick)
         yield tick

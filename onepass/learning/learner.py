@@ -194,12 +194,12 @@ class Learner(SelfTaught, ABC):
     def end_task(self) -> None:
         """Says that the running task is over, so that what a method does then is done before it is
         scored; `new_task` says it too. If it fails, the task has not ended."""
-        with self._changing(), self._all_or_nothing(self._end_is_due):
+        with self._changing(), self._all_or_nothing(self.end_is_due):
             self._end_task()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
-        with self._changing(), self._all_or_nothing(self._end_is_due):
+        with self._changing(), self._all_or_nothing(self.end_is_due):
             self._end_task()
             self.book.told = True
             if self.book.close_task():
@@ -237,6 +237,12 @@ class Learner(SelfTaught, ABC):
     def task(self) -> int:
         """How many boundaries there have been."""
         return self.book.task
+
+    @property
+    def end_is_due(self) -> bool:
+        """Whether the end of the running task, which has not come yet, is work for the method."""
+        works = type(self).on_task_end is not Learner.on_task_end
+        return works and self.book.batches > 0 and not self.task_ended
 
     @property
     def prepared(self) -> bool:
@@ -536,12 +542,6 @@ class Learner(SelfTaught, ABC):
         book = ClassBook(**before.state["book"])
         self._become(before.state, book, features=self.model.head.weight.shape[1])
         self.book, self.spent = book, before.spent
-
-    @property
-    def _end_is_due(self) -> bool:
-        """Whether a method has something to do now that a task ends."""
-        works = type(self).on_task_end is not Learner.on_task_end
-        return works and self.book.batches > 0 and not self.task_ended
 
     def _end_task(self) -> None:
         if self.book.batches and not self.task_ended:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import as_text
 from onepass.functional.losses import distillation
 from onepass.learning.network_copies import Average, Rule
 from onepass.learning.step_ops import Steps
@@ -56,7 +57,7 @@ class SelfTaught(Steps, Training):
     distil_raw: bool = False
     repeats: int = 1
 
-    # settings from above, and `norms` where there is a memory, each with the reason
+    # settings that must stay as by default, its own or inherited ones, each with the reason
     cannot: ClassVar[dict[str, str]] = {}
 
     averaged: Average | None = field(init=False, default=None)
@@ -65,9 +66,11 @@ class SelfTaught(Steps, Training):
     _lesson: Tensor | None = field(init=False, default=None)
 
     def check_settings(self) -> None:
-        usual = {"average": None, "distil": 0, "repeats": 1, "norms": "running"}
+        usual = {setting.name: setting.default for setting in fields(self)}
         for name, why in self.cannot.items():
-            self.require(name, getattr(self, name) == usual[name], f"{usual[name]}: {why}")
+            self.check_name(name)
+            wanted = f"{as_text(usual[name])}: {why}"
+            self.require(name, getattr(self, name) == usual[name], wanted)
         for name in ("average", "distil_from"):
             rule = getattr(self, name)
             decay = rule if isinstance(rule, float | int) else 0

@@ -258,6 +258,15 @@ def test_an_npz_that_unpacks_to_more_than_the_memory_is_refused_unread(tmp_path)
     refused(path, path, "memory")
 
 
+def test_an_npz_is_read_where_nobody_can_ask_for_the_size_of_memory(tmp_path, monkeypatch):
+    """As on Windows; what is hostile is refused all the same."""
+    monkeypatch.delattr(os, "sysconf")
+    whole = onepass.load(write_npz(tmp_path / "mine.npz", **mine(np.eye(8))))
+    assert (len(whole.train_y), len(whole.test_y)) == (8, 4)
+    packed = with_member(tmp_path / "packed.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
+    refused(packed, packed, "packed")
+
+
 def test_an_npz_that_can_only_be_unpacked_at_once_is_refused(tmp_path):
     path = with_member(tmp_path / "mine.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
     refused(path, path, "packed")

@@ -297,6 +297,42 @@ def test_arguments_in_the_wrong_order_are_told_so():
         list(onepass.evaluate(stream, onepass.ER(memory=5)))
 
 
+# ---- batches of one's own
+
+
+def told(stream, learner):
+    """Yields the stream's batches, and says where a task begins."""
+    for step, batch in enumerate(stream):
+        if stream.starts_task(step):
+            learner.new_task()
+        yield batch
+
+
+@pytest.mark.parametrize("method", [onepass.BiC, onepass.SCR, onepass.IL2A, onepass.RainbowRT])
+@pytest.mark.parametrize("every", [None, 5])
+def test_the_last_task_of_told_batches_ends_as_that_of_a_stream(data, stream, method, every):
+    """Also if the learner was scored after the last batch, whose end nobody knew then."""
+    streamed, own = (learner(method, memory=20, **method.quick) for _ in range(2))
+    *_, expected = evaluate(streamed, stream, every=every)
+    *_, last = evaluate(own, told(stream, own), test=data, every=every)
+    assert own.task_ended
+    assert own.state_sha256() == streamed.state_sha256()
+    assert (last.step, last.accuracy) == (expected.step, expected.accuracy)
+    assert last.seconds > 0
+
+
+def test_a_method_without_work_at_a_tasks_end_is_scored_once_after_the_last_batch(data, stream):
+    own = learner(memory=20)
+    points = evaluate(own, told(stream, own), test=data, every=5)
+    assert [point.step for point in points] == [5, 10, 15]
+
+
+def test_nobody_ends_a_task_of_batches_that_are_not_told(data, stream):
+    own = learner(onepass.BiC, memory=20, **onepass.BiC.quick)
+    list(evaluate(own, list(stream), test=data))
+    assert not own.task_ended
+
+
 # ---- methods that train to score
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor
 
 from onepass.base.parts import Output, Step
 from onepass.evaluation.callbacks import Listener
@@ -22,22 +24,24 @@ class LogitsProbe(Listener):
     padding) and the `logits` of its samples.
     """
 
-    learner: Learner | None = None
+    line: dict[str, Any] = field(default_factory=dict)  # but for what waits for the device
+    new: Tensor | None = None
     step: Step | None = None
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        self.learner, self.step = learner, step
+        """Keeps what there is now: when a task has ended, the learner may be a batch ahead."""
+        self.line = {"step": learner.steps, "classes": learner.classes}
+        self.new, self.step = learner.new.clone(), step
 
     def task_ended(self, task: int) -> None:
-        assert self.learner is not None and self.step is not None  # a step comes before
-        classes = self.learner.classes
-        fresh = self.learner.new[: len(classes)].tolist()
+        assert self.new is not None and self.step is not None  # a step comes before
+        classes = self.line["classes"]
+        fresh = zip(classes, self.new.tolist(), strict=False)  # the head has spare rows
         self.say(
             {
                 "task": task,
-                "step": self.learner.steps,
-                "classes": classes,
-                "new": [label for label, new in zip(classes, fresh, strict=True) if new],
+                **self.line,
+                "new": [label for label, new in fresh if new],
                 "batches": [_told(output, classes) for output in self.step.outputs],
             }
         )

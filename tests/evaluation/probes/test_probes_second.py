@@ -177,6 +177,35 @@ def test_logits_are_those_of_the_last_step_of_each_task(watched):
             assert list(zip(told["logits"], rows, told["weight"], strict=True)) == batch
 
 
+@pytest.mark.parametrize("boundaries", ["told", "inferred"])
+def test_logits_of_batches_of_ones_own_are_those_of_a_stream(boundaries):
+    """Though their tasks are seen to be over when the learner has begun the next one."""
+    data = onepass.load("synthetic", classes=6, train_per_class=9, shape=(10,))
+    stream = onepass.ClassIncremental(data, tasks=3, batch=4, seed=1)
+
+    def lines(own):
+        learner = onepass.ER(memory=20, gap=1, device="cpu", seed=0)
+
+        def batches():
+            for step, batch in enumerate(stream):
+                if boundaries == "told" and stream.starts_task(step):
+                    learner.new_task()
+                yield batch
+
+        probe = PROBES["logits"]()
+        followed, test = (batches(), data) if own else (stream, None)
+        list(onepass.evaluate(learner, followed, test=test, listeners=[probe]))
+        return [json.loads(line) for line in probe.heard()]
+
+    expected = lines(own=False)
+    assert [(line["task"], line["step"], len(line["new"])) for line in expected] == [
+        (0, 5, 2),
+        (1, 10, 2),
+        (2, 15, 2),
+    ]
+    assert lines(own=True) == expected
+
+
 @pytest.mark.parametrize("stop", [31, 24, 44])  # with a line that waits, after a task, amid ten
 def test_stop_and_resume_leave_the_files_of_a_run_that_was_never_stopped(stop, tmp_path):
     whole = run(job("er", every=7), tmp_path / "whole")

@@ -5,6 +5,7 @@ What holds for every method is in the contract; each of the three by itself is i
 import json
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from teaching import register
 
 import onepass
 from onepass import ER, GSA, InputError
+from onepass.base.errors import UnknownNameError
 from onepass.learning import registry
 from onepass.tools.checks import CHECKS, check_method
 
@@ -160,9 +162,40 @@ def test_a_method_that_cannot_says_why(key, name):
     average = {"average": 0.9} if "average" not in kind.cannot else {}
     with pytest.raises(InputError) as caught:
         kind(**{**average, name: CANNOT[key][name]})
-    usual = {"average": "None", "distil": "0", "repeats": "1", "norms": "running"}[name]
+    usual = {"average": "none", "distil": "0.0", "repeats": "1", "norms": "running"}[name]
     assert str(caught.value).startswith(f"{key}: {name} must be {usual}: {kind.cannot[name]}, not")
     assert len(kind.cannot[name].split()) > 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "usual"),
+    [
+        ("mirror_scores", True, "false"),
+        ("distil_raw", True, "false"),
+        ("distil_from", 0.9, "none"),
+        ("gap", 3, "10"),
+        ("optimizer", "sgd", "adam"),
+    ],
+)
+def test_a_method_of_ones_own_can_name_any_setting_that_it_cannot_have(name, value, usual):
+    @dataclass(kw_only=True, eq=False)
+    class Rigid(ER):
+        key = "rigid"
+        cannot: ClassVar = {name: "the method is made for this alone"}
+
+    assert getattr(Rigid(memory=20), name) == Rigid.__dataclass_fields__[name].default
+    with pytest.raises(InputError, match=f"^rigid: {name} must be {usual}: the method is made"):
+        Rigid(memory=20, **{name: value})
+
+
+def test_what_it_cannot_have_must_be_a_setting_of_it():
+    @dataclass(kw_only=True, eq=False)
+    class Misspelt(ER):
+        key = "misspelt"
+        cannot: ClassVar = {"mirror_score": "of this method"}
+
+    with pytest.raises(UnknownNameError, match=r"of 'misspelt' 'mirror_score'\. Did you"):
+        Misspelt(memory=20)
 
 
 # ---- the command
@@ -188,4 +221,4 @@ def test_the_command_says_what_a_method_cannot():
     said = refused(
         "run", "scr", "--dataset", "synthetic", "--set", "average=0.9", "--set", "distil=1"
     )
-    assert "scr: distil must be 0: features are trained, and there are no logits" in said
+    assert "scr: distil must be 0.0: features are trained, and there are no logits" in said
