@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from onepass.base.errors import InputError, OnepassError, TrainingError
 from onepass.evaluation.callbacks import Audience, Listener, Run
 from onepass.evaluation.points import Point
-from onepass.executors import How
+from onepass.executors import RunOptions
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -25,7 +25,7 @@ class StoppedEarlyError(OnepassError):
 
 
 @dataclass(frozen=True)
-class HowTried(How):
+class TrialOptions(RunOptions):
     """Each job is the run of a trial. That of the first seed reports its scores as they come, and
     is stopped if it is hopeless; the others run only if it was not."""
 
