@@ -12,7 +12,7 @@ from onepass.base.errors import InputError
 from onepass.cli import options as shared
 from onepass.cli.app import app, one_of, say
 from onepass.cli.sweep import Tally, complete, known
-from onepass.executors import How
+from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
 from onepass.report.html import page as webpage
 from onepass.runs.folder import RunFolder
@@ -77,7 +77,7 @@ def paper_(
     every = without_repeats([one for some in planned.values() for one in some])
     entries = runner.survey(known(every, all_data=False), folder, [])
     costs = Costs([one.result for one in entries if one.result])
-    complete(entries, How(folder, True), costs, tally, jobs=jobs, where=f"; in {folder}")
+    complete(entries, RunOptions(folder, True), costs, tally, jobs=jobs, where=f"; in {folder}")
     results = {of: _finished(some, folder) for of, some in planned.items()}
     _write(results, out, _heading(name, planned, seeds, quick=quick, ocm=ocm))
     if tally.failed:

@@ -21,7 +21,7 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, one_of, say, whole
 from onepass.cli.progress import Bars
-from onepass.executors import How
+from onepass.executors import AtOnce, Executor, RunOptions
 from onepass.learning import registry
 from onepass.learning.learner import Learner
 from onepass.report import layout, rows
@@ -142,9 +142,9 @@ def run(
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
-    ] = How.resume,
-    anyway: shared.Anyway = How.anyway,
-    checkpoint: shared.Checkpoint = str(How.checkpoint),
+    ] = RunOptions.resume,
+    anyway: shared.Anyway = RunOptions.anyway,
+    checkpoint: shared.Checkpoint = str(RunOptions.checkpoint),
     jobs_at_once: shared.Jobs = "1",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
@@ -209,13 +209,13 @@ def run(
     _check_list(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
-    how = How(out, resume, checkpoint_steps(checkpoint), anyway)
-    together = 1 if jobs_at_once == "1" else executors.fitting(at_once(jobs_at_once), jobs)
+    options = RunOptions(out, resume, checkpoint_steps(checkpoint), anyway)
+    executor = executors.choose(jobs, at_once(jobs_at_once))
     if as_json:
-        _execute_all(jobs, how, together, fail_fast, as_json)
+        _execute_all(jobs, options, executor, fail_fast, as_json)
     else:
         with _plotting_imported_meanwhile():
-            results = _execute_all(jobs, how, together, fail_fast, as_json)
+            results = _execute_all(jobs, options, executor, fail_fast, as_json)
         _show(results, out, terminal_table.names(columns))
 
 
@@ -264,12 +264,12 @@ def _check_list(jobs: list[Job]) -> None:
 
 
 def _execute_all(
-    jobs: list[Job], how: How, at_once: int, fail_fast: bool, as_json: bool
+    jobs: list[Job], options: RunOptions, executor: Executor, fail_fast: bool, as_json: bool
 ) -> list[Result]:
     results: dict[int, Result] = {}
     bars = Bars(jobs)
     ended = executors.execute_all(
-        jobs, how, executors.choose(at_once), bars.watch, failed=bars.fail, fail_fast=fail_fast
+        jobs, options, executor, bars.watch, failed=bars.fail, fail_fast=fail_fast
     )
     with bars:
         for index, result in ended:
@@ -308,9 +308,9 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     return chosen
 
 
-def at_once(text: str) -> int | None:
+def at_once(text: str) -> AtOnce:
     if text == "auto":
-        return None
+        return "auto"
     return whole("--jobs", text, "a number of runs, at least 1, or auto")
 
 

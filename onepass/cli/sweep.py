@@ -24,8 +24,7 @@ from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, say
 from onepass.cli.progress import ManyBars
 from onepass.cli.run import at_once, checkpoint_steps
-from onepass.executors import How
-from onepass.executors.processes.pool import Processes
+from onepass.executors import RunOptions
 from onepass.runs import environment, lines
 from onepass.runs import folder as record
 from onepass.runs.folder import RunFolder
@@ -119,8 +118,8 @@ def sweep(
     ] = False,
     device: shared.Device = Job.device,
     data_root: shared.DataRoot = None,
-    checkpoint: shared.Checkpoint = str(How.checkpoint),
-    anyway: shared.Anyway = How.anyway,
+    checkpoint: shared.Checkpoint = str(RunOptions.checkpoint),
+    anyway: shared.Anyway = RunOptions.anyway,
     imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
@@ -147,10 +146,10 @@ def sweep(
         _tell_of_probes(entries, kept=kept)
         _tell_of_changed_methods(entries)
         tally = Tally(append, as_json, goes_on="goes on" if kept else STARTS_ANEW)
-        how = How(folder, True, checkpoint_steps(checkpoint), anyway)
+        options = RunOptions(folder, True, checkpoint_steps(checkpoint), anyway)
         complete(
             entries,
-            how,
+            options,
             costs,
             tally,
             jobs=jobs,
@@ -165,7 +164,7 @@ def sweep(
 
 def complete(
     entries: Sequence[Entry],
-    how: How,
+    options: RunOptions,
     costs: Costs,
     tally: Tally,
     *,
@@ -177,13 +176,12 @@ def complete(
 ) -> None:
     """Runs what is not finished, with bars, and says in the end what became of all."""
     todo = _to_do(entries, held, tally)
-    fitting = executors.fitting(at_once(jobs), [one.job for one in entries])
-    executor = Processes(fitting, until=until)
+    executor = executors.choose([one.job for one in entries], at_once(jobs), isolated=True)
     if until is None:  # else only few of them may ever start
         runner.check(todo, executor)
-    record.make_folder(how.out)  # if it cannot be, no run can, and that is said once
+    record.make_folder(options.out)  # if it cannot be, no run can, and that is said once
     try:
-        _carry_out(todo, how, executor, costs, until, tally, fail_fast)
+        _carry_out(todo, options, executor, costs, until, tally, fail_fast)
     finally:
         left = len(entries) - tally.finished - tally.skipped - len(tally.failed)
         tally.tell(left, where)
@@ -191,8 +189,8 @@ def complete(
 
 def _carry_out(
     todo: Sequence[Planned],
-    how: How,
-    executor: Processes,
+    options: RunOptions,
+    executor: executors.Executor,
     costs: Costs,
     until: float | None,
     tally: Tally,
@@ -201,17 +199,17 @@ def _carry_out(
     """Each run has a process of its own, so that one that is killed takes no other with it."""
     jobs, left = [one.job for one in todo], set(range(len(todo)))
     with ManyBars(jobs, tally.skipped) as bars:
-        endings = runner.carry_out(todo, how, executor, costs, bars.watch, until=until)
+        endings = runner.carry_out(todo, options, executor, costs, bars.watch, until=until)
         with closing(endings):
             for ended in endings:
                 left.remove(ended.number)
-                tally.add(jobs[ended.number], ended, how.out)
+                tally.add(jobs[ended.number], ended, options.out)
                 bars.end(ended.number, failed=isinstance(ended.outcome, Exception))
                 if fail_fast and tally.failed:
                     break
     for number in left:  # what came to its end in the moment in which all was stopped
-        if result := scheduler.finished(RunFolder.of(jobs[number], how.out), jobs[number]):
-            tally.add(jobs[number], Ended(number, result), how.out)
+        if result := scheduler.finished(RunFolder.of(jobs[number], options.out), jobs[number]):
+            tally.add(jobs[number], Ended(number, result), options.out)
 
 
 def _on(datasets: Sequence[str], planned: Sequence[Planned], file: Path) -> list[Planned]:

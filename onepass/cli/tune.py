@@ -130,11 +130,9 @@ def tune(
         devices.allow_determinism()
     asked = Asked(job, searched, objective, per_trial, seed)
     search = Search(asked, out or Path(f"tune-{method}"))
-    several = jobs_at_once != "1"
-    most = [job] * min(trials, MOST_SEEDS)
-    together = executors.fitting(at_once(jobs_at_once), most) if several else 1
+    executor = executors.choose([job] * min(trials, MOST_SEEDS), at_once(jobs_at_once))
     with _said_how_to_go_on():
-        standing = _shown(search, together, trials)
+        standing = _shown(search, executor, trials)
     _tell(standing, search)
 
 
@@ -176,7 +174,7 @@ def _said_how_to_go_on() -> Iterator[None]:
         raise
 
 
-def _shown(search: Search, together: int, trials: int) -> Standing:
+def _shown(search: Search, executor: executors.Executor, trials: int) -> Standing:
     """Runs the search with a bar for it and one for each run, on standard error."""
     bars = progress()
     runs: dict[tuple[int, int] | None, Any] = {}
@@ -188,7 +186,7 @@ def _shown(search: Search, together: int, trials: int) -> Standing:
         score = "" if now.accuracy is None else f"{now.accuracy:.1f} %"
         bars.update(runs[trial, seed], completed=now.step, note=score)
 
-    standings = search.go_on(executors.choose(together), trials, watch)
+    standings = search.go_on(executor, trials, watch)
     first = next(standings)  # what can be refused is refused before there is a bar
     whole = bars.add_task(f"{search.asked.job.method} trials", total=trials, note="")
     with bars:

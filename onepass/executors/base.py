@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,11 +22,11 @@ from onepass.runs.spec import Job
 
 Watch = Callable[[int, Progress], None]
 Failed = Callable[[int, Exception], None]
-Ended = tuple[int, Result | Exception]
+Outcome = tuple[int, Result | Exception]
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """How each job is run; see `onepass.runs.execute.run`."""
 
     out: Path
@@ -55,16 +56,22 @@ class Executor(Protocol):
         """Refuses what cannot be run; what was made for that may serve the run."""
 
     def outcomes(
-        self, jobs: Sequence[Job], queue: Queue, how: How, watch: Watch
-    ) -> Generator[Ended, None, None]:
-        """Runs what the queue gives until it gives no more, and gives the number of each job, as it
+        self,
+        jobs: Sequence[Job],
+        queue: Queue,
+        options: RunOptions,
+        watch: Watch,
+        until: float = math.inf,
+    ) -> Generator[Outcome, None, None]:
+        """Runs what the queue gives until it gives no more. Yields the number of each job, as it
         ends, with its result or with what went wrong, after a second try where that may help.
-        `watch` is told how far each is."""
+        `watch` is told how far each is. At the time `until` (of `time.monotonic`) whatever still
+        runs is stopped without an outcome; it can go on from its last checkpoint."""
 
 
 def execute_all(
     jobs: Sequence[Job],
-    how: How,
+    options: RunOptions,
     executor: Executor,
     watch: Watch = lambda index, progress: None,
     *,
@@ -81,16 +88,18 @@ def execute_all(
     """
     for job in jobs:
         probes.check(job.probes)
-        if not how.resume:
-            RunFolder.of(job, how.out).refuse_existing()
-        if job.seed == jobs[0].seed and not how.is_finished(job):  # other seeds differ in no more
+        if not options.resume:
+            RunFolder.of(job, options.out).refuse_existing()
+        if job.seed == jobs[0].seed and not options.is_finished(
+            job
+        ):  # other seeds differ in no more
             executor.check(job)
-    outcomes = executor.outcomes(jobs, queue or InOrder(jobs), how, watch)
+    outcomes = executor.outcomes(jobs, queue or InOrder(jobs), options, watch)
     return _results(outcomes, failed, fail_fast)
 
 
 def _results(
-    outcomes: Generator[Ended, None, None], failed: Failed, fail_fast: bool
+    outcomes: Generator[Outcome, None, None], failed: Failed, fail_fast: bool
 ) -> Iterator[tuple[int, Result]]:
     failures: list[Exception] = []
     with closing(outcomes):

@@ -10,16 +10,16 @@ import torch
 
 from onepass.base.errors import OnepassError, TooLargeError, TrainingError
 from onepass.base.text import shortened
-from onepass.executors.base import How
+from onepass.executors.base import RunOptions
 from onepass.runs.spec import Job
 
-Kind = Literal["memory", "input", "training", "bug", "killed"]
+FailureKind = Literal["memory", "input", "training", "bug", "killed"]
 NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
 MENDABLE = (OnepassError, OSError)  # by the user
 log = logging.getLogger("onepass")
 
 
-def kind_of(problem: Exception) -> Kind:
+def failure_kind(problem: Exception) -> FailureKind:
     """What sort of failure it is.
 
     >>> kind_of(TooLargeError()), kind_of(FileNotFoundError()), kind_of(ZeroDivisionError())
@@ -49,18 +49,18 @@ class Retries:
     run that may have found no memory beside others is tried again when it is alone.
     """
 
-    def __init__(self, how: How) -> None:
-        self.how = how
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
         self.tried: set[str] = set()
         self.alone: set[str] = set()
 
-    def how_for(self, job: Job) -> How:
-        return replace(self.how, resume=True) if job.folder_name in self.tried else self.how
+    def options_for(self, job: Job) -> RunOptions:
+        return replace(self.options, resume=True) if job.folder_name in self.tried else self.options
 
     def must_be_alone(self, job: Job) -> bool:
         return job.folder_name in self.alone
 
-    def again(self, job: Job, kind: Kind, why: str, *, crowded: bool = False) -> bool:
+    def again(self, job: Job, kind: FailureKind, why: str, *, crowded: bool = False) -> bool:
         """Whether a run that has failed is to be tried again. `crowded`: there were others beside
         it, and they may have left it too little memory."""
         name = job.folder_name

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from onepass.base import devices
 from onepass.executors.base import Executor
 from onepass.executors.processes.pool import Processes
-from onepass.executors.serial import Here
+from onepass.executors.serial import Serial
 from onepass.runs.spec import Job
 
 RUNS_ON_A_GPU = 8
+AtOnce = int | Literal["auto"]  # auto: as many as are fast
 
 
-def choose(at_once: int) -> Executor:
-    return Here() if at_once == 1 else Processes(at_once)
+def choose(jobs: Sequence[Job], at_once: AtOnce = 1, *, isolated: bool = False) -> Executor:
+    """Returns what runs these jobs, so many at a time. `isolated`: each run is in a process of its
+    own even if they come one after another, so that one that is killed takes no other with it."""
+    count = fitting(at_once, jobs)
+    return Processes(count) if isolated or count > 1 else Serial()
 
 
-def fitting(wanted: int | None, jobs: Sequence[Job]) -> int:
-    """How many jobs to run at once: as many as wanted, or as are fast, but never more than there
-    are cores for their threads."""
+def fitting(wanted: AtOnce, jobs: Sequence[Job]) -> int:
+    """Returns how many jobs to run at once: as many as wanted, or as are fast, but never more than
+    there are cores for their threads."""
     first = jobs[0]
     cores = max(1, devices.cores() // first.threads)
     gpus = 1 if first.device != first.device_kind else max(1, torch.cuda.device_count())
     on_gpus = RUNS_ON_A_GPU * gpus
     useful = on_gpus if first.device_kind == "cuda" else cores
-    return min(wanted or useful, cores, len(jobs))
+    return min(useful if wanted == "auto" else wanted, cores, len(jobs))

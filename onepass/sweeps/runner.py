@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.executors import Executor, How, Watch
+from onepass.executors import Executor, RunOptions, Watch
 from onepass.runs.folder import BUSY, RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -71,7 +72,7 @@ def check(planned: Sequence[Planned], executor: Executor) -> None:
 
 def carry_out(
     planned: Sequence[Planned],
-    how: How,
+    options: RunOptions,
     executor: Executor,
     costs: Costs,
     watch: Watch,
@@ -86,8 +87,8 @@ def carry_out(
     """
     left = list(range(len(planned)))
     while left:
-        agenda = Agenda([planned[index] for index in left], how.out, costs, until=until)
-        for number, outcome in _round(agenda, how, executor, _renumbered(watch, left)):
+        agenda = Agenda([planned[index] for index in left], options.out, costs, until=until)
+        for number, outcome in _round(agenda, options, executor, _renumbered(watch, left), until):
             agenda.ended(number)
             if isinstance(outcome, Exception) and BUSY in str(outcome):
                 agenda.passed.append(number)
@@ -96,19 +97,20 @@ def carry_out(
                 costs.learn(outcome)
             yield Ended(left[number], outcome)
         left = [left[number] for number in agenda.passed]
-        _wait_for_any([RunFolder.of(planned[index].job, how.out) for index in left], until)
+        _wait_for_any([RunFolder.of(planned[index].job, options.out) for index in left], until)
         for index in list(left):
             job = planned[index].job
-            if (result := finished(RunFolder.of(job, how.out), job)) is not None:
+            if (result := finished(RunFolder.of(job, options.out), job)) is not None:
                 left.remove(index)
                 yield Ended(index, result, elsewhere=True)
 
 
 def _round(
-    agenda: Agenda, how: How, executor: Executor, watch: Watch
+    agenda: Agenda, options: RunOptions, executor: Executor, watch: Watch, until: float | None
 ) -> Generator[tuple[int, Result | Exception], None, None]:
     jobs = [one.job for one in agenda.planned]
-    with closing(executor.outcomes(jobs, agenda, how, watch)) as outcomes:
+    last = math.inf if until is None else until
+    with closing(executor.outcomes(jobs, agenda, options, watch, last)) as outcomes:
         yield from outcomes
 
 

@@ -12,7 +12,7 @@ from onepass.base.errors import InputError, OnepassError, TrainingError
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import Point
-from onepass.executors import How
+from onepass.executors import RunOptions
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -26,7 +26,7 @@ class StoppedEarlyError(OnepassError):
 
 
 @dataclass(frozen=True)
-class HowTried(How):
+class TrialOptions(RunOptions):
     """Each job is the run of a trial. That of the first seed reports its scores as they come, and
     is stopped if it is hopeless; the others run only if it was not."""
 

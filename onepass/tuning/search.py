@@ -14,7 +14,7 @@ from onepass.base.text import plain
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
 from onepass.runs.resources import Supplies
-from onepass.tuning.pruning import HowTried
+from onepass.tuning.pruning import TrialOptions
 from onepass.tuning.spec import Asked
 from onepass.tuning.study import Study
 from onepass.tuning.trial_queue import Trials
@@ -60,7 +60,7 @@ class Search:
             queue = Trials(self.asked, study, trials)
             yield self._standing(study, None)
             if queue.any_left():
-                how = HowTried(
+                options = TrialOptions(
                     self.folder / "runs",
                     resume=True,
                     study=self.file,
@@ -71,7 +71,7 @@ class Search:
                 def tell(index: int, progress: Progress) -> None:
                     watch(queue.trial_of[index].number, queue.jobs[index].seed, progress)
 
-                with closing(executor.outcomes(queue.jobs, queue, how, tell)) as outcomes:
+                with closing(executor.outcomes(queue.jobs, queue, options, tell)) as outcomes:
                     for index, outcome in outcomes:
                         queue.end(index, outcome)
                         run = queue.trial_of[index].number, queue.jobs[index].seed

@@ -25,8 +25,8 @@ from registries import put_back
 from workers import workers
 
 from onepass.base import fileio
-from onepass.executors.base import Ended
-from onepass.executors.serial import Here
+from onepass.executors.base import Outcome
+from onepass.executors.serial import Serial
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs import lines
@@ -57,7 +57,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process, which is faster; the real ones are in processes of their own."""
-    monkeypatch.setattr("onepass.cli.sweep.Processes", lambda at_once, until: Here())
+    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
 
 
 def sweep(*arguments: object) -> Done:
@@ -456,12 +456,12 @@ def test_what_one_run_took_tells_whether_the_next_ones_fit(
 ) -> None:
     """Those of its kind, and those of another method on the same data."""
 
-    class Slow(Here):
-        def outcomes(self, *given: Any) -> Generator[Ended, None, None]:
+    class Slow(Serial):
+        def outcomes(self, *given: Any) -> Generator[Outcome, None, None]:
             for number, result in super().outcomes(*given):
                 yield number, replace(result, seconds=3600.0)
 
-    monkeypatch.setattr("onepass.cli.sweep.Processes", lambda at_once, until: Slow())
+    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Slow())
     done = sweep(file, "--append", tmp_path / "lines.jsonl", "--for", "60s")
     told = "1 finished, 0 skipped, 0 failed, 3 left: the same command starts them anew (--out"
     assert summary(done).startswith(told)

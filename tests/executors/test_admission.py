@@ -13,7 +13,7 @@ from puppets import KILLED, failed, play, result
 
 from onepass import data
 from onepass.base.errors import TooLargeError, TrainingError
-from onepass.executors import Fits, How, InOrder, execute_all
+from onepass.executors import Fits, InOrder, RunOptions, execute_all
 from onepass.executors.processes import pool, slot
 from onepass.executors.processes.pool import Processes
 from onepass.executors.processes.ram import MIB, PROCESS, Memory, Taken, free_bytes, taken
@@ -61,7 +61,7 @@ class Stage:
         self, jobs: list[Job], out: Path, executor: Processes, queue: InOrder | None = None
     ) -> list[tuple[int, Result | Exception]]:
         queue = queue or InOrder(jobs)
-        return list(executor.outcomes(jobs, queue, How(out), lambda *_: None))
+        return list(executor.outcomes(jobs, queue, RunOptions(out), lambda *_: None))
 
 
 def memory(free: float | None, **seen: int) -> Memory:
@@ -123,7 +123,7 @@ def test_a_kind_is_remembered_by_its_largest_run_and_guessed_until_then() -> Non
 
 def test_a_run_tells_what_it_took(tmp_path: Path) -> None:
     executor = Processes(1)
-    list(execute_all(JOBS[:1], How(tmp_path), executor))
+    list(execute_all(JOBS[:1], RunOptions(tmp_path), executor))
     (took,) = executor.memory.seen.values()
     assert 100 * MIB < took == executor.memory.expected(JOBS[0]) < 4 * GIB
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 
 import onepass
 from onepass.base.errors import InputError, RunError, UnknownNameError
-from onepass.executors import How, Queue, execute_all
-from onepass.executors.serial import Here
+from onepass.executors import InOrder, Queue, RunOptions, choose, execute_all
+from onepass.executors.serial import Serial
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -29,7 +30,7 @@ class Stub:
             raise InputError("no")
 
     def outcomes(
-        self, jobs: Sequence[Job], queue: Queue, how: How, watch: object
+        self, jobs: Sequence[Job], queue: Queue, how: RunOptions, watch: object
     ) -> Iterator[tuple]:
         self.ran = True
         try:
@@ -46,7 +47,7 @@ def result() -> Result:
 def test_the_first_failure_is_raised_when_all_have_ended_and_names_the_others(
     failure: Exception, tmp_path: Path
 ) -> None:
-    outcomes = execute_all(JOBS, How(tmp_path), Stub(failure, result(), RunError("second")))
+    outcomes = execute_all(JOBS, RunOptions(tmp_path), Stub(failure, result(), RunError("second")))
     assert next(outcomes)[0] == 1
     with pytest.raises(type(failure), match="first") as raised:
         next(outcomes)
@@ -56,7 +57,7 @@ def test_the_first_failure_is_raised_when_all_have_ended_and_names_the_others(
 def test_the_first_failure_ends_all_if_that_is_wanted(tmp_path: Path) -> None:
     executor, told = Stub(result(), RunError("first"), result(), RunError("second")), []
     outcomes = execute_all(
-        JOBS, How(tmp_path), executor, failed=lambda *what: told.append(what), fail_fast=True
+        JOBS, RunOptions(tmp_path), executor, failed=lambda *what: told.append(what), fail_fast=True
     )
     assert next(outcomes)[0] == 0
     with pytest.raises(RunError, match="first") as raised:
@@ -75,7 +76,7 @@ def test_what_can_be_refused_is_refused_before_the_first_run(tmp_path: Path) -> 
         (strange, Stub(), UnknownNameError),
     ):
         with pytest.raises(error):
-            execute_all(jobs, How(tmp_path), executor)
+            execute_all(jobs, RunOptions(tmp_path), executor)
         assert not executor.ran
 
 
@@ -83,7 +84,7 @@ def test_a_finished_run_is_not_made_ready_again(tmp_path: Path) -> None:
     folder = tmp_path / JOBS[0].folder_name
     folder.mkdir()
     (folder / "result.json").touch()
-    list(execute_all(JOBS[:1], How(tmp_path, resume=True), Stub(refuses=JOBS[0])))
+    list(execute_all(JOBS[:1], RunOptions(tmp_path, resume=True), Stub(refuses=JOBS[0])))
 
 
 def test_a_bug_in_one_run_does_not_stop_the_others(
@@ -98,7 +99,22 @@ def test_a_bug_in_one_run_does_not_stop_the_others(
 
     monkeypatch.setattr(onepass.ER, "step", failing)
     jobs = [Job("er", "synthetic", seed=seed, device="cpu") for seed in (0, 1)]
-    ended = execute_all(jobs, How(tmp_path, checkpoint=None), Here())
+    ended = execute_all(jobs, RunOptions(tmp_path, checkpoint=None), Serial())
     assert next(ended)[0] == 1
     with pytest.raises(ValueError, match="a bug"):
         next(ended)
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "in a process of its own"])
+def test_when_the_time_is_up_every_executor_stops_what_runs_and_starts_nothing_more(
+    isolated: bool, tmp_path: Path
+) -> None:
+    slow = {"mix": "512"}  # half a minute of steps
+    jobs = [Job("gsa", batch=1, every=1, settings=slow, seed=seed, device="cpu") for seed in (0, 1)]
+    executor = choose(jobs, isolated=isolated)
+    began = time.monotonic()
+    ended = executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None, began + 1)
+    assert list(ended) == []
+    assert 1 <= time.monotonic() - began < 10
+    assert not list(tmp_path.glob("*/result.json"))
+    assert not (tmp_path / jobs[1].folder_name).exists()

@@ -17,7 +17,7 @@ from puppets import play, result
 from onepass import Finetune
 from onepass.base.devices import resolve
 from onepass.base.errors import InputError
-from onepass.executors import How, InOrder
+from onepass.executors import InOrder, RunOptions
 from onepass.executors.processes import gpus
 from onepass.executors.processes.gpus import VISIBLE
 from onepass.executors.processes.pool import Processes
@@ -94,7 +94,7 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
     executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None
-    ended = list(executor.outcomes(jobs, InOrder(jobs), How(tmp_path), lambda *_: None))
+    ended = list(executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None))
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
     assert where.keys() == set(range(6)) and set(where.values()) == {"GPU-aa", "GPU-bb"}
@@ -137,5 +137,8 @@ def test_runs_on_one_gpu_of_several_all_go_there(
     jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
     executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None
-    assert len(list(executor.outcomes(jobs, InOrder(jobs), How(tmp_path), lambda *_: None))) == 3
+    assert (
+        len(list(executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None)))
+        == 3
+    )
     assert seen == 3 * [("GPU-bb", "cuda")]

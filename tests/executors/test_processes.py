@@ -21,7 +21,7 @@ from workers import alive, workers
 from onepass import executors
 from onepass.base.errors import RunError, TooLargeError, TrainingError
 from onepass.evaluation.callbacks import Forwarder, Listener, Progress
-from onepass.executors import How, execute_all
+from onepass.executors import RunOptions, execute_all
 from onepass.executors.processes import worker
 from onepass.executors.processes.pool import Processes
 from onepass.learning.checkpoint import file
@@ -144,7 +144,7 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     told: list[tuple[int, Progress]] = []
     real = executors.execute_all
 
-    def spy(jobs: Any, how: How, executor: Any, watch: executors.Watch, **more: Any) -> Any:
+    def spy(jobs: Any, how: RunOptions, executor: Any, watch: executors.Watch, **more: Any) -> Any:
         def both(index: int, now: Progress) -> None:
             told.append((index, now))
             watch(index, now)
@@ -165,7 +165,7 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     assert max(now.step for index, now in told if index == 0) > 0
 
 
-def attempt(how: How) -> tuple[str, Any]:
+def attempt(how: RunOptions) -> tuple[str, Any]:
     return worker.attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
 
 
@@ -189,7 +189,7 @@ def test_what_the_user_can_mend_is_told_as_such_by_a_worker(
     hinder: Callable[[Job, Path], None], tmp_path: Path
 ) -> None:
     hinder(SHORT, tmp_path / SHORT.folder_name)
-    word, (kind, message) = attempt(How(tmp_path, resume=True))
+    word, (kind, message) = attempt(RunOptions(tmp_path, resume=True))
     assert (word, kind) == ("failed", "input"), message
     assert SHORT.folder_name in message
 
@@ -200,8 +200,8 @@ def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(How, "run", fail)
-    word, (kind, message) = attempt(How(tmp_path))
+    monkeypatch.setattr(RunOptions, "run", fail)
+    word, (kind, message) = attempt(RunOptions(tmp_path))
     assert (word, kind) == ("failed", "bug")
     assert "Traceback" in message and "ZeroDivisionError: no" in message
 
@@ -236,7 +236,7 @@ def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: P
                 kills.append(now.step)
 
     ended = execute_all(
-        jobs, How(tmp_path), Processes(1), kill, failed=lambda *what: told.append(what)
+        jobs, RunOptions(tmp_path), Processes(1), kill, failed=lambda *what: told.append(what)
     )
     assert next(ended)[0] == 1
     with pytest.raises(TrainingError, match="killed") as raised:
@@ -248,7 +248,7 @@ def test_a_run_that_is_killed_twice_is_reported_and_the_others_go_on(tmp_path: P
 
 
 @dataclass(frozen=True)
-class Troubled(How):
+class Troubled(RunOptions):
     """Fails in a worker after four steps: a seed's error, so many times."""
 
     errors: dict[int, tuple[Exception, int]] = field(default_factory=dict)
@@ -267,7 +267,7 @@ class Troubled(How):
         return run(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
 
 
-@pytest.mark.slow  # what is tried again is tested in `test_here.py`, what workers tell above
+@pytest.mark.slow  # what is tried again is tested in `test_serial.py`, what workers tell above
 def test_only_what_may_pass_is_tried_again_and_a_bug_says_where_its_traceback_is(
     tmp_path: Path,
 ) -> None:

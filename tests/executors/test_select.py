@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass import executors
-from onepass.executors import fitting
+from onepass.executors.select import AtOnce, fitting
 from onepass.runs.spec import Job
 
 
@@ -25,7 +25,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    st.none() | st.integers(1, 40),
+    st.just("auto") | st.integers(1, 40),
     st.integers(1, 20),
     st.integers(1, 20),
     st.integers(1, 64),
@@ -33,7 +33,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     st.integers(0, 3),
 )
 def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs(
-    wanted: int | None, jobs: int, threads: int, cores: int, device: str, gpus: int
+    wanted: AtOnce, jobs: int, threads: int, cores: int, device: str, gpus: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -42,7 +42,7 @@ def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs
         found = fitting(wanted, some)
     room = max(1, cores // threads)
     most = 8 * max(1, gpus) if device == "cuda" else room
-    assert found == min(most if wanted is None else wanted, room, jobs)
+    assert found == min(most if wanted == "auto" else wanted, room, jobs)
     assert 1 <= found <= jobs
 
 

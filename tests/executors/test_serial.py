@@ -13,8 +13,8 @@ from onepass import data
 from onepass.base.errors import RunError
 from onepass.data import Dataset
 from onepass.evaluation.callbacks import Progress
-from onepass.executors import Fits, How, InOrder, execute_all
-from onepass.executors.serial import Here
+from onepass.executors import Fits, InOrder, RunOptions, execute_all
+from onepass.executors.serial import Serial
 from onepass.learning.learner import Learner
 from onepass.runs.execute import run
 from onepass.runs.spec import Job
@@ -28,7 +28,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / jobs[0].folder_name / "notes.txt").touch()
     ended = []
     with pytest.raises(RunError, match="something else"):
-        for index, result in execute_all(jobs, How(tmp_path, resume=True), Here()):
+        for index, result in execute_all(jobs, RunOptions(tmp_path, resume=True), Serial()):
             ended.append((index, result.seed))
     assert ended == [(1, 1)]
 
@@ -39,7 +39,7 @@ def test_a_queue_says_what_comes_next(tmp_path: Path) -> None:
             return self.waiting.pop() if self.waiting else None
 
     jobs = [replace(SHORT, seed=seed) for seed in range(3)]
-    ended = execute_all(jobs, How(tmp_path), Here(), queue=Backwards(jobs[:2]))
+    ended = execute_all(jobs, RunOptions(tmp_path), Serial(), queue=Backwards(jobs[:2]))
     assert [(index, result.seed) for index, result in ended] == [(1, 1), (0, 0)]
 
 
@@ -63,7 +63,7 @@ def test_a_bug_that_passes_costs_nothing_and_one_that_stays_is_raised(
     jobs = [replace(SHORT, seed=seed) for seed in range(2)]
     whole = run(jobs[0], tmp_path / "whole")
     monkeypatch.setattr(onepass.ER, "step", failing)
-    ended = execute_all(jobs, How(tmp_path, checkpoint=1), Here(), watch)
+    ended = execute_all(jobs, RunOptions(tmp_path, checkpoint=1), Serial(), watch)
     index, result = next(ended)
     assert (index, result.state_sha256) == (0, whole.state_sha256)
     with pytest.raises(ValueError, match="a bug"):
@@ -105,5 +105,5 @@ def test_data_are_loaded_once_their_fingerprint_made_once_and_each_learner_prepa
     monkeypatch.setattr(Learner, "prepare", counting_prepare)
     monkeypatch.setattr(Dataset.__dict__["_fingerprint"], "func", counting_print)
     jobs = [replace(SHORT, method=m, seed=s) for m in ("er", "finetune") for s in (0, 1)]
-    assert len(list(execute_all(jobs, How(tmp_path), Here()))) == 4
+    assert len(list(execute_all(jobs, RunOptions(tmp_path), Serial()))) == 4
     assert count == {"loaded": 1, "prints": 1, "prepared": 4}

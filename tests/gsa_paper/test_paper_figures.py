@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from onepass.base.errors import InputError
-from onepass.executors.serial import Here
+from onepass.executors.serial import Serial
 from onepass.gsa_paper import claims, proposition
 from onepass.gsa_paper import figures as paper_figures
 from onepass.gsa_paper.proposition import Decomposed, decomposed
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
     out = folder / "runs"
     asked = ("sweep", folder / "sweep.toml", "--out", out, "--checkpoint", "none")
     with pytest.MonkeyPatch.context() as patch:  # in this process, which is faster
-        patch.setattr("onepass.cli.sweep.Processes", lambda at_once, until: Here())
+        patch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
         done = onepass(*asked, "--device", "cpu")
     assert done.status == 0, done.err
     return out

@@ -15,7 +15,7 @@ import onepass
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
-from onepass.tuning.pruning import HowTried, StoppedEarlyError
+from onepass.tuning.pruning import StoppedEarlyError, TrialOptions
 from onepass.tuning.space import Space
 from onepass.tuning.study import FIRST, Ending, Study
 
@@ -29,9 +29,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     return Study(tmp_path / "study.db")
 
 
-def how(study: Study, folder: Path, **options: object) -> HowTried:
+def how(study: Study, folder: Path, **options: object) -> TrialOptions:
     file = folder / "study.db"
-    return HowTried(folder / "runs", resume=True, study=file, searched=("lr",), **options)  # type: ignore[arg-type]
+    return TrialOptions(folder / "runs", resume=True, study=file, searched=("lr",), **options)  # type: ignore[arg-type]
 
 
 def whole_trials(study: Study, count: int, value: float) -> None:

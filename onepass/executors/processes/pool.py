@@ -14,37 +14,34 @@ from multiprocessing import connection
 from onepass.base import devices
 from onepass.base.errors import RunError, TooLargeError, TrainingError
 from onepass.evaluation.loop import make_ready
-from onepass.executors.base import Ended, How, Watch
+from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.processes import gpus as places
 from onepass.executors.processes.cuda_mps import sharing
 from onepass.executors.processes.gpus import Gpu
 from onepass.executors.processes.ram import Memory, Taken
-from onepass.executors.processes.slot import Seat, ended
+from onepass.executors.processes.slot import Slot, ended
 from onepass.executors.queue import Fits, Queue
-from onepass.executors.retry import Kind, Retries
+from onepass.executors.retry import FailureKind, Retries
 from onepass.learning import execution
 from onepass.runs.folder import RunFolder
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 
-PAUSE = 1.0  # seconds until a place that found nothing to run looks again
+PAUSE = 1.0  # seconds until a slot that found nothing to run looks again
 MENDABLE = {"memory": TooLargeError, "input": RunError}
 
 
 class Processes:
     """A fixed number of workers at most, each with data and learners of its own. A run for which
-    there is too little memory beside the others waits for them; alone it is tried in any case.
-    What is still running at the time `until` (of `time.monotonic`) is stopped."""
+    there is too little memory beside the others waits for them; alone it is tried in any case."""
 
     def __init__(
         self,
         at_once: int,
         memory: Memory | None = None,
         gpus: Sequence[str] | None = None,
-        until: float | None = None,
     ) -> None:
         self.at_once = at_once
-        self.until = math.inf if until is None else until
         self.memory = memory or Memory()
         self.gpus = gpus
         self.supplies = Supplies()
@@ -62,16 +59,21 @@ class Processes:
         self.memory.guess(job, stream.dataset, learner)
 
     def outcomes(
-        self, jobs: Sequence[Job], queue: Queue, how: How, watch: Watch
-    ) -> Generator[Ended, None, None]:
+        self,
+        jobs: Sequence[Job],
+        queue: Queue,
+        options: RunOptions,
+        watch: Watch,
+        until: float = math.inf,
+    ) -> Generator[Outcome, None, None]:
         if not jobs:
             return
-        retries = Retries(how)
-        seats = [Seat(gpu) for gpu in places.spread(self.at_once, self._gpus_for(jobs[0]))]
-        with sharing(jobs[0].device_kind), ended(seats):
-            while self._fill(seats, jobs, queue, retries) and time.monotonic() < self.until:
-                for seat in _heard(seats, self.until):
-                    yield from self._listen(seat, queue, retries, watch)
+        retries = Retries(options)
+        slots = [Slot(gpu) for gpu in places.spread(self.at_once, self._gpus_for(jobs[0]))]
+        with sharing(jobs[0].device_kind), ended(slots):
+            while time.monotonic() < until and self._fill(slots, jobs, queue, retries):
+                for slot in _heard(slots, until):
+                    yield from self._listen(slot, queue, retries, watch)
 
     def _gpus_for(self, job: Job) -> Sequence[Gpu]:
         if job.device_kind != "cuda":
@@ -81,38 +83,38 @@ class Processes:
             return [gpus[int(job.device.removeprefix("cuda:"))]]
         return gpus or [None]
 
-    def _fill(self, seats: list[Seat], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
+    def _fill(self, slots: list[Slot], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
         """Starts what may start, and says whether anything is running."""
-        free = [seat for seat in seats if seat.running is None]
+        free = [slot for slot in slots if slot.running is None]
         while free:
-            busy = [seat for seat in seats if seat.running]
+            busy = [slot for slot in slots if slot.running]
             number = places.least_loaded([one.gpu for one in free], [one.gpu for one in busy])
-            seat = free.pop(number)
-            beside = [one for one in busy if one.gpu == seat.gpu]
-            index = queue.take(self._fits(seat, beside, retries))
+            slot = free.pop(number)
+            beside = [one for one in busy if one.gpu == slot.gpu]
+            index = queue.take(self._fits(slot, beside, retries))
             if index is None:
-                seat.leave()
+                slot.leave()
                 continue
             job = jobs[index]
-            if not beside and not self._has_room(seat, [], retries)(job):
+            if not beside and not self._has_room(slot, [], retries)(job):
                 for one in free:  # which hold memory that it will need
                     one.leave()
             for one in beside:
                 one.crowded = True
-            seat.start(index, job, retries.how_for(job), crowded=bool(beside))
-        return any(seat.running for seat in seats)
+            slot.start(index, job, retries.options_for(job), crowded=bool(beside))
+        return any(slot.running for slot in slots)
 
-    def _fits(self, seat: Seat, beside: Sequence[Seat], retries: Retries) -> Fits:
+    def _fits(self, slot: Slot, beside: Sequence[Slot], retries: Retries) -> Fits:
         """Whether a job may start beside others; alone every one may."""
         others = [(one.running.job, one.taken) for one in beside if one.running]
         if not others:
             return lambda job: True
         if any(retries.must_be_alone(job) for job, _ in others):
             return lambda job: False
-        return self._has_room(seat, others, retries)
+        return self._has_room(slot, others, retries)
 
-    def _has_room(self, seat: Seat, others: Sequence[tuple[Job, Taken]], retries: Retries) -> Fits:
-        room = self.memory.room(seat.gpu, others, seat.taken)
+    def _has_room(self, slot: Slot, others: Sequence[tuple[Job, Taken]], retries: Retries) -> Fits:
+        room = self.memory.room(slot.gpu, others, slot.taken)
 
         def has_room(job: Job) -> bool:
             enough = room is None or self.memory.expected(job) <= room
@@ -121,40 +123,40 @@ class Processes:
         return has_room
 
     def _listen(
-        self, seat: Seat, queue: Queue, retries: Retries, watch: Watch
-    ) -> Generator[Ended, None, None]:
+        self, slot: Slot, queue: Queue, retries: Retries, watch: Watch
+    ) -> Generator[Outcome, None, None]:
         """Passes on what a worker has to say."""
-        running = seat.running
+        running = slot.running
         assert running is not None
         index, job = running.index, running.job
-        word, content = seat.hear()
+        word, content = slot.hear()
         if word == "progress":
             watch(index, content)
             return
-        seat.running = None
+        slot.running = None
         if word == "result":
-            self.memory.saw(job, seat.taken)
+            self.memory.saw(job, slot.taken)
             yield index, content
             return
         kind, why = content
-        folder = RunFolder.of(job, retries.how.out)
+        folder = RunFolder.of(job, retries.options.out)
         if kind == "killed":
             folder.note(why)
-        if retries.again(job, kind, why, crowded=seat.crowded and kind != "bug"):
+        if retries.again(job, kind, why, crowded=slot.crowded and kind != "bug"):
             queue.put_back(index)
         else:
             yield index, _error(kind, why, job)
 
 
-def _heard(seats: Sequence[Seat], until: float) -> list[Seat]:
+def _heard(slots: Sequence[Slot], until: float) -> list[Slot]:
     """Those whose worker has something to say, as soon as there are any; none after a pause, or
     when the time is up."""
-    pipes = [seat.worker.pipe for seat in seats if seat.worker and seat.running]
+    pipes = [slot.worker.pipe for slot in slots if slot.worker and slot.running]
     ready = connection.wait(pipes, max(0, min(PAUSE, until - time.monotonic())))
-    return [seat for seat in seats if seat.worker and seat.worker.pipe in ready]
+    return [slot for slot in slots if slot.worker and slot.worker.pipe in ready]
 
 
-def _error(kind: Kind, why: str, job: Job) -> Exception:
+def _error(kind: FailureKind, why: str, job: Job) -> Exception:
     if kind in MENDABLE:
         return MENDABLE[kind](why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""

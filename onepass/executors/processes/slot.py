@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from onepass.executors.base import How
+from onepass.executors.base import RunOptions
 from onepass.executors.processes import gpus
 from onepass.executors.processes.gpus import Gpu
 from onepass.executors.processes.ram import Taken, killed_by_kernel
@@ -56,7 +56,7 @@ class Running:
     killed_before: int | None
 
 
-class Seat:
+class Slot:
     """On a GPU, if there are any. Its worker stays from one run to the next, as long as there is
     something to run. `crowded`: others are, or were, beside this one."""
 
@@ -70,11 +70,13 @@ class Seat:
     def taken(self) -> Taken:
         return self.worker.taken if self.worker else NOTHING
 
-    def start(self, index: int, job: Job, how: How, *, crowded: bool) -> None:
+    def start(self, index: int, job: Job, options: RunOptions, *, crowded: bool) -> None:
         self.worker = self.worker or Worker.begin(self.gpu)
         self.running, self.crowded = Running(index, job, killed_by_kernel()), crowded
         with suppress(OSError):  # it was killed, as the next message will say
-            self.worker.pipe.send((replace(job, device=job.device_kind), how))  # it sees one GPU
+            self.worker.pipe.send(
+                (replace(job, device=job.device_kind), options)
+            )  # it sees one GPU
 
     def hear(self) -> tuple[str, Any]:
         """The next message of its worker; its end is one too."""
@@ -105,12 +107,12 @@ class Seat:
 
 
 @contextmanager
-def ended(seats: list[Seat]) -> Iterator[None]:
+def ended(slots: list[Slot]) -> Iterator[None]:
     """However this ends, no worker is left behind."""
     try:
         yield
     finally:
-        processes = [seat.worker.process for seat in seats if seat.worker]
+        processes = [slot.worker.process for slot in slots if slot.worker]
         for process in processes:
             process.terminate()
         for process in processes:

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from onepass.evaluation.callbacks.progress import Forwarder
-from onepass.executors.base import How
+from onepass.executors.base import RunOptions
 from onepass.executors.processes import ram
-from onepass.executors.retry import in_a_line, kind_of
+from onepass.executors.retry import failure_kind, in_a_line
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 
@@ -31,18 +31,18 @@ def work(pipe: Connection) -> None:
     supplies = Supplies()
     while True:
         try:
-            job, how = pipe.recv()
+            job, options = pipe.recv()
         except EOFError:
             return
-        _run(pipe, job, how, supplies)
+        _run(pipe, job, options, supplies)
 
 
-def _run(pipe: Connection, job: Job, how: How, supplies: Supplies) -> None:
+def _run(pipe: Connection, job: Job, options: RunOptions, supplies: Supplies) -> None:
     def send(word: str, content: Any) -> None:
         pipe.send((word, content, ram.taken(job.device)))
 
     ram.begin_measuring(job.device)
-    send(*attempt(job, how, Forwarder(partial(send, "progress")), supplies))
+    send(*attempt(job, options, Forwarder(partial(send, "progress")), supplies))
 
 
 def _follow() -> None:
@@ -52,12 +52,14 @@ def _follow() -> None:
     os._exit(1)
 
 
-def attempt(job: Job, how: How, forwarder: Forwarder, supplies: Supplies) -> tuple[str, Any]:
+def attempt(
+    job: Job, options: RunOptions, forwarder: Forwarder, supplies: Supplies
+) -> tuple[str, Any]:
     """Errors travel as text: not every exception can be sent."""
     try:
-        return "result", how.run(job, forwarder, supplies)
+        return "result", options.run(job, forwarder, supplies)
     except Exception as problem:
-        kind = kind_of(problem)
+        kind = failure_kind(problem)
         return "failed", (kind, _told(problem) if kind == "bug" else str(problem))
 
 
