@@ -9,35 +9,32 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
-from onepass import completion
+import typer
+
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.base.text import plain, shortened
-from onepass.interrupts import told_in_a_line
-from onepass.learning.registry import METHODS
+from onepass.cli import (
+    bench,
+    check,
+    data,
+    figure,
+    list,
+    memory,
+    paper,
+    predict,
+    report,
+    run,
+    runs,
+    sweep,
+    table,
+    tune,
+)
+from onepass.cli.app import app, messages, open_streams
+from onepass.learning import registry
 from onepass.version import __version__
 
-with told_in_a_line():
-    import typer
-
-    from onepass.cli import (
-        bench,
-        check,
-        completing,
-        data,
-        list,
-        memory,
-        paper,
-        predict,
-        report,
-        run,
-        runs,
-        sweep,
-        table,
-        tune,
-    )
-    from onepass.cli.app import app, messages, open_streams
-
 INTERRUPTED = 130
+INTERRUPTED_TEXT = "interrupted; what was written can be resumed"
 # typer carries a click of its own under a private name; its usage errors are this one's ancestors.
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
 
@@ -67,16 +64,14 @@ def top(
 def main() -> None:
     """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
     open_streams()
-    if completion.ASKED in os.environ:
-        completion.tell(completing.stored())
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="onepass", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt
     except OnepassError as problem:
         status = _say(problem, 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _say("interrupted; what was written can be resumed", INTERRUPTED)
+        status = _say(INTERRUPTED_TEXT, INTERRUPTED)
     except TrainingError as problem:
         status = _say(problem, 1)
     except OSError as problem:
@@ -84,10 +79,22 @@ def main() -> None:
     except MemoryError as problem:
         status = _say(f"there is not enough memory: {problem}", 2)
     except Exception as problem:
-        if not isinstance(problem, USAGE_ERRORS):
+        if _came_of_an_interrupt(problem):
+            status = _say(INTERRUPTED_TEXT, INTERRUPTED)
+        elif isinstance(problem, USAGE_ERRORS):
+            status = _usage(problem)
+        else:
             raise
-        status = _usage(problem)
     sys.exit(_flushed(status if isinstance(status, int) else 0))
+
+
+def _came_of_an_interrupt(problem: BaseException) -> bool:
+    """Returns whether somebody pressed Ctrl-C while modules were being imported: some turn the
+    interrupt into an error of another class."""
+    cause = problem.__cause__ or problem.__context__
+    return cause is not None and (
+        isinstance(cause, KeyboardInterrupt) or _came_of_an_interrupt(cause)
+    )
 
 
 def _flushed(status: int) -> int:
@@ -119,7 +126,7 @@ def _explained(problem: Any) -> str:
 def _as_setting(problem: Any) -> str:
     """Of an option that a command does not have: how it is given, if it is a method's setting."""
     name = getattr(problem, "option_name", "").lstrip("-").replace("-", "_")
-    settings = {one for info in METHODS.entries.values() for one in info.learner.setting_names()}
+    settings = {one for info in registry.methods() for one in info.learner.setting_names()}
     if name not in settings:
         return ""
     options = {one for parameter in problem.ctx.command.params for one in parameter.opts}
@@ -137,6 +144,7 @@ __all__ = [
     "bench",
     "check",
     "data",
+    "figure",
     "list",
     "main",
     "memory",

@@ -59,12 +59,6 @@ def say(text: str) -> None:
     typer.echo(plain(text))
 
 
-def summary(documented: object) -> str:
-    """The first sentence of what it says about itself."""
-    text = " ".join((documented.__doc__ or "").split())
-    return text.split(". ")[0].rstrip(".")
-
-
 def one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
     if value not in valid:
         raise UnknownNameError(f"value of {name}", value, valid)

@@ -14,13 +14,10 @@ from onepass.base.text import quoted, rate
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, whole
-from onepass.cli.run import read_pairs, thread_count
-from onepass.learning.learner import Learner
+from onepass.cli.run import chosen_settings, thread_count
 from onepass.report.layout import check_columns
 from onepass.runs import environment
 from onepass.runs.spec import Job
-from onepass.tools import bench as benchmarks
-from onepass.tools.bench import Case
 
 COLUMNS = (
     "method",
@@ -57,12 +54,12 @@ def bench(
     shape: Annotated[
         str, typer.Option(help="Of a sample: channels,height,width, or features.")
     ] = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = Case.batch,
-    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = Case.steps,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = 10,
+    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = 200,
     set_: shared.Set = None,
-    device: shared.Device = Learner.device,
-    engine: shared.Engine = Learner.engine,
-    precision: shared.Precision = Learner.precision,
+    device: shared.Device = "auto",
+    engine: shared.Engine = None,
+    precision: shared.Precision = None,
     threads: Annotated[
         str, typer.Option(metavar="N|auto", help="CPU threads; auto: all cores.")
     ] = str(Job.threads),
@@ -76,14 +73,17 @@ def bench(
 
     Beside each stands the bare network step of the same images.
     """
+    from onepass.tools import bench as benchmarks
+
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
     check_columns(terminal_table.names(columns), COLUMNS)
     for name, given in numbers.items():
         check(f"--{name}", tuple(given), tuple[int, ...])
     where, count = str(devices.resolve(device)), thread_count(threads)
-    chosen = {"engine": engine, "precision": precision, **read_pairs(set_ or [])}
+    options = {"engine": engine, "precision": precision}
+    chosen = chosen_settings(None, set_ or [], options)
     cases = [
-        Case(
+        benchmarks.Case(
             method=method,
             memory=size,
             classes=known,

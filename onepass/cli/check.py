@@ -11,7 +11,6 @@ from onepass.base.errors import InputError
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages, say
 from onepass.learning import registry
-from onepass.learning.learner import Learner
 
 
 @app.command(
@@ -37,6 +36,7 @@ def check(
 
     It takes seconds to minutes; exit 1 if a check fails.
     """
+    from onepass.learning.learner import Learner
     from onepass.tools.checks import exemptions, one_by_one
 
     devices.resolve(device)

@@ -12,8 +12,6 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import app, say
 from onepass.data.catalogue import CATALOGUE, Entry, data_root
-from onepass.data.loading import download, load
-from onepass.data.verify import verify, whereabouts
 
 data_app = typer.Typer(
     help="What datasets are here, and whether they are whole.",
@@ -45,6 +43,8 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show which datasets are here and how to get the others."""
+    from onepass.data.verify import whereabouts
+
     place = data_root(root)
     rows = []
     for entry in CATALOGUE.values():
@@ -67,6 +67,8 @@ def check(
 
     Exit 2 if any differs.
     """
+    from onepass.data.verify import verify
+
     findings = verify(_entry(name), data_root(root))
     for finding in findings:
         say(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
@@ -86,6 +88,8 @@ def cache(
     ] = False,
 ) -> None:
     """Decode a dataset once; every later load maps it from the disk."""
+    from onepass.data.loading import download, load
+
     entry = _entry(name)
     dataset = download(entry) if fetch else load(name, root=root)
     typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

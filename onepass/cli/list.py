@@ -1,34 +1,29 @@
-"""onepass list, figure"""
+"""onepass list"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from torch import nn
 
 from onepass.base.errors import InputError
 from onepass.base.settings import as_text
+from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, one_of, say, summary
-from onepass.data import DATASETS, load, usual_tasks
+from onepass.cli.app import Imports, app, one_of
 from onepass.data.catalogue import CATALOGUE
-from onepass.evaluation.probes import PROBES
+from onepass.data.registry import DATASETS
+from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
-from onepass.learning.learner import Learner
-from onepass.memory import Store
-from onepass.nets import NETWORKS
-from onepass.runs.query import results as read
-from onepass.runs.spec import Job, preset_names
-from onepass.streams import STREAMS, filled, make, parse
+from onepass.runs.spec import preset_names
+from onepass.streams.registry import STREAMS
 
-PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
-FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
+    from onepass.memory import Store
+
 LISTED = ("methods", "datasets", "streams", "networks", "probes", "settings", "presets")
 SAMPLES = 100
 
@@ -100,6 +95,9 @@ def _methods() -> list[dict[str, Any]]:
 
 def _stores(method: type[Learner]) -> list[Store]:
     """What a method keeps, asked of its memories for so many colour images of 32 pixels."""
+    import torch
+    from torch import nn
+
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in method.setting_names() else {}
     learner = method.configured(net=features, device="cpu", **chosen)
@@ -109,7 +107,11 @@ def _stores(method: type[Learner]) -> list[Store]:
 
 def _datasets() -> list[dict[str, Any]]:
     made = [
-        {"dataset": info.key, "classes": info.classes, "what": summary(info.make)}
+        {
+            "dataset": info.key,
+            "classes": info.classes,
+            "what": _about(info.make),
+        }
         for info in DATASETS.all().values()
     ]
     published = [
@@ -126,23 +128,36 @@ def _datasets() -> list[dict[str, Any]]:
 
 def _streams() -> list[dict[str, Any]]:
     return [
-        {"stream": info.key, "keys": " ".join(info.arguments), "what": summary(info.make)}
+        {
+            "stream": info.key,
+            "keys": " ".join(info.arguments),
+            "what": _about(info.make),
+        }
         for info in STREAMS.all().values()
     ]
 
 
 def _networks() -> list[dict[str, Any]]:
+    from onepass.nets import NETWORKS
+
     return [
-        {"network": info.key, "takes": info.takes, "what": summary(info.make)}
+        {"network": info.key, "takes": info.takes, "what": _about(info.make)}
         for info in NETWORKS.all().values()
     ]
 
 
 def _probes() -> list[dict[str, Any]]:
-    return [{"probe": name, "what": summary(probe)} for name, probe in PROBES.all().items()]
+    return [{"probe": name, "what": _about(probe)} for name, probe in PROBES.all().items()]
+
+
+def _about(documented: object) -> str:
+    """Returns the first sentence of what something says of itself."""
+    return first_sentence(documented.__doc__ or "")
 
 
 def _settings(method: str | None) -> list[dict[str, Any]]:
+    from onepass.learning.learner import Learner
+
     learner = Learner if method is None else registry.get(method).learner
     return [one._asdict() for one in learner.described()]
 
@@ -175,104 +190,3 @@ ROWS = {
     "probes": _probes,
 }
 ROWS_OF_A_METHOD = {"settings": _settings, "presets": _presets}
-
-
-@app.command(
-    epilog="""fig1 and those behind it are figures of the GSA paper, with what it says to them and
-whether the runs say the same (also written beside the picture, as .md); the runs are those of
-experiments/fig1.toml and so on.
-
-\b
-Examples:
-  onepass figure accuracy runs/ -o accuracy.png
-  onepass figure accuracy runs/ --kind curves -o curves.svg
-  onepass figure accuracy runs/ --where memory=50 -o accuracy.png
-  onepass figure accuracy results/lines/cifar100.jsonl --kind bars -o bars.pdf
-  onepass figure stream blurry:n=50,m=10 --dataset cifar10 -o stream.png
-  onepass figure fig1 runs/fig1 -o fig1.png                  PN of old tasks, and their accuracy
-  onepass figure fig3 runs/fig3 -o fig3.png                  A-PN by class, and its accuracy
-  onepass figure fig7 runs/fig7 -o fig7.png                  A-PN with and without the GSA-CE loss
-  onepass figure loss-curves runs/loss-curves -o losses.png  losses of stream and replay in task 2
-  onepass figure proposition1 runs/fig7 -o proposition1.png  the decomposed loss, and its gap"""
-)
-def figure(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="accuracy, stream, fig1, fig3, fig7, loss-curves or proposition1.",
-            autocompletion=shared.words(*FIGURES),
-        ),
-    ],
-    drawn: Annotated[
-        list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="accuracy: both, bars or curves.",
-            autocompletion=shared.words("both", "bars", "curves"),
-        ),
-    ] = "both",
-    dataset: Annotated[
-        str,
-        typer.Option(help="stream: over which dataset.", autocompletion=shared.datasets),
-    ] = Job.dataset,
-    data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
-    image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
-    test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
-    label: Annotated[str | None, typer.Option(help="stream: as for run.")] = None,
-    test: Annotated[Path | None, typer.Option(help="stream: as for run.")] = None,
-    seed: Annotated[int, typer.Option(help="stream: its seed.")] = Job.seed,
-    where: shared.Where = None,
-    imports: Imports = None,
-) -> None:
-    """Draw finished runs, a figure of the paper, or a stream."""
-    from onepass.report import figures
-
-    one_of("figure", what, FIGURES)
-    of_stream = {
-        "--dataset": dataset != Job.dataset,
-        "--data-root": data_root is not None,
-        "--image-size": image_size is not None,
-        "--test-fraction": test_fraction is not None,
-        "--label": label is not None,
-        "--test": test is not None,
-        "--seed": seed != Job.seed,
-    }
-    _refuse(["stream"], what, of_stream)
-    _refuse(["accuracy"], what, {"--kind": kind != "both"})
-    _refuse(["accuracy", *PAPER_FIGURES], what, {"--where": bool(where)})
-    one_of("--kind", kind, figures.KINDS)
-    if what != "stream":
-        results = read(*map(Path, drawn), where=where or [])
-    if what == "accuracy":
-        figures.accuracy(results, output, kind=kind)
-    elif what in PAPER_FIGURES:
-        from onepass.gsa_paper import figures as paper_figures
-
-        typer.echo(paper_figures.drawn(what, results, output))
-    else:
-        data = load(
-            dataset,
-            root=data_root,
-            image_size=image_size,
-            test_fraction=test_fraction,
-            label=label,
-            test=test,
-        )
-        table = filled(parse(_only(drawn)), {"tasks": usual_tasks(data.name, data.classes)})
-        figures.stream(make(data, table, seed=seed), output)
-    say(str(output))
-
-
-def _refuse(of: Sequence[str], what: str, given: dict[str, bool]) -> None:
-    """Options of some figures that were given for another."""
-    if what not in of and (in_vain := [name for name in given if given[name]]):
-        raise InputError(f"{in_vain[0]} goes with figure {', '.join(of)}, not with figure {what}")
-
-
-def _only(specs: list[str]) -> str:
-    if len(specs) > 1:
-        raise InputError(f"one stream is drawn at a time, not {len(specs)}")
-    return specs[0]

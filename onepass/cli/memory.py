@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
 from onepass.base.errors import InputError
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, say
 from onepass.data.labels import in_order
-from onepass.learning.checkpoint.file import read, restored_to_predict
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @app.command(
@@ -31,6 +32,8 @@ def memory(
     imports: Imports = None,
 ) -> None:
     """Show what a memory holds: counts of each class, and the images."""
+    from onepass.learning.checkpoint.file import read, restored_to_predict
+
     content = read(model)
     learner = restored_to_predict(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):
@@ -52,7 +55,7 @@ def memory(
         say(f"picture     {output}")
 
 
-def _values(x: torch.Tensor) -> list[str]:
+def _values(x: Tensor) -> list[str]:
     """Mean and standard deviation of all values of some samples."""
     if not len(x):
         return ["-", "-"]

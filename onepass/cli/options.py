@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
 
+import onepass
+from onepass.base.cache_dir import cache_root
+from onepass.base.fileio import write_atomically
 from onepass.data.known import names
-from onepass.evaluation.probes import PROBES
+from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs.spec import PRESETS
-from onepass.streams import STREAMS
+from onepass.streams.registry import STREAMS
 
 Words = list[str | tuple[str, str]]  # a word, or a word and what it means
 
@@ -42,10 +49,41 @@ def probes() -> Words:
     return list(PROBES.summaries().items())
 
 
-def of_settings(method: str) -> list[tuple[str, str]]:
-    """Each setting with its default, as it is after `--set`, and what it means."""
-    settings = registry.get(method).learner.described()
-    return [(f"{one.name}={one.default}", one.meaning) for one in settings]
+def settings(context: typer.Context) -> Words:
+    """Returns the settings of the methods that are typed already, or of all methods."""
+    stored = _stored_settings()
+    typed = [word for word in context.args if word in stored] or list(stored)
+    return list(dict.fromkeys((word, help_) for method in typed for word, help_ in stored[method]))
+
+
+def _stored_settings() -> dict[str, list[list[str]]]:
+    """Returns each method's settings with their defaults and what they mean. They are asked of the
+    classes once, which takes torch, and then kept in a file until something that is installed
+    changes."""
+    file, stamp = cache_root() / "settings.json", _stamp()
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        stored: dict[str, dict[str, list[list[str]]]] = json.loads(file.read_text("utf-8"))
+        return stored[stamp]
+    found = {
+        info.key: [
+            [f"{setting.name}={setting.default}", shorten(setting.meaning, 60, placeholder="...")]
+            for setting in info.learner.described()
+        ]
+        for info in registry.methods()
+    }
+    with suppress(OSError):  # then the next Tab takes as long
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, lambda to: to.write(json.dumps({stamp: found}).encode()))
+    return found
+
+
+def _stamp() -> str:
+    """Returns a text that is another one after every change of the package and of what is
+    installed, which may bring methods too."""
+    package = Path(onepass.__file__).parent
+    installed = [Path(place) for place in sys.path if place.endswith("-packages")]
+    places = [place for place in (*package.rglob("*.py"), *installed) if place.exists()]
+    return f"{package} {max(place.stat().st_mtime_ns for place in places)}"
 
 
 Method = Annotated[str, typer.Argument(help="See: onepass list methods.", autocompletion=methods)]
@@ -58,6 +96,7 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="A constructor argument (see: onepass list settings METHOD); repeatable.",
+        autocompletion=settings,
     ),
 ]
 Preset = Annotated[
@@ -97,13 +136,16 @@ Device = Annotated[
     ),
 ]
 Engine = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="auto, eager or graph (one CUDA graph per step).",
+        help="auto (the default), eager or graph (one CUDA graph per step).",
         autocompletion=words("auto", "eager", "graph"),
     ),
 ]
-Precision = Annotated[str, typer.Option(help="fp32 or bf16.", autocompletion=words("fp32", "bf16"))]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="fp32 (the default) or bf16.", autocompletion=words("fp32", "bf16")),
+]
 Where = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -21,15 +21,15 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, one_of, say, whole
 from onepass.cli.progress import Bars
-from onepass.executors import AtOnce, Executor, RunOptions
 from onepass.learning import registry
-from onepass.learning.learner import Learner
 from onepass.report import layout, rows
 from onepass.runs.query import warn_of_missing_points
-from onepass.runs.recorder import CheckpointEvery
-from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
 from onepass.runs.spec import Job, Normalise
+
+if TYPE_CHECKING:
+    from onepass.executors import AtOnce, Executor, RunOptions
+    from onepass.runs.recorder import CheckpointEvery
 
 IMPORT_AFTER = 2.0  # seconds
 CLASS_ORDERS = ("natural", "shuffled")
@@ -142,16 +142,16 @@ def run(
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip finished runs, go on with broken ones.")
-    ] = RunOptions.resume,
-    anyway: shared.Anyway = RunOptions.anyway,
-    checkpoint: shared.Checkpoint = str(RunOptions.checkpoint),
+    ] = False,
+    anyway: shared.Anyway = False,
+    checkpoint: shared.Checkpoint = "auto",
     jobs_at_once: shared.Jobs = "1",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="The first run that fails stops the others.")
     ] = False,
     device: shared.Device = Job.device,
-    engine: shared.Engine = Learner.engine,
-    precision: shared.Precision = Learner.precision,
+    engine: shared.Engine = None,
+    precision: shared.Precision = None,
     threads: Annotated[
         str,
         typer.Option(metavar="N|auto", help="CPU threads; auto: all cores; part of the identity."),
@@ -170,7 +170,7 @@ def run(
     for option, number in numbers.items():
         check(f"--{option}", number, int | None)
     layout.check_columns(terminal_table.names(columns), layout.COLUMNS)
-    choices = _choices(settings, set_ or [], {"engine": engine, "precision": precision})
+    choices = chosen_settings(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
             method=name,
@@ -204,12 +204,14 @@ def run(
     ]
     if deterministic:
         devices.allow_determinism()
+    from onepass.runs.resources import Supplies
+
     supplies = Supplies()
     jobs = [supplies.known(job) if job.is_own else job for job in jobs]
     _check_list(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
-    options = RunOptions(out, resume, checkpoint_steps(checkpoint), anyway)
+    options = executors.RunOptions(out, resume, checkpoint_steps(checkpoint), anyway)
     executor = executors.choose(jobs, at_once(jobs_at_once))
     if as_json:
         _execute_all(jobs, options, executor, fail_fast, as_json)
@@ -219,11 +221,13 @@ def run(
         _show(results, out, terminal_table.names(columns))
 
 
-def _choices(file: Path | None, pairs: list[str], options: dict[str, str]) -> dict[str, str]:
-    """Constructor arguments: of a file, of `--set`, and those that have an option of their own."""
+def chosen_settings(
+    file: Path | None, pairs: list[str], options: dict[str, str | None]
+) -> dict[str, str]:
+    """Returns constructor arguments: of a file, of `--set` and of options of their own."""
     chosen = read_pairs(pairs)
     for name, value in options.items():
-        if value != getattr(Learner, name):
+        if value is not None:
             if name in chosen:
                 raise InputError(f"give --{name} or --set {name}, not both")
             chosen[name] = value

@@ -1,17 +1,18 @@
 """Where runs run: one after another here, or several at a time in processes."""
 
-from onepass.executors.base import Executor, RunOptions, Watch, execute_all
-from onepass.executors.queue import Fits, InOrder, Queue
-from onepass.executors.select import AtOnce, choose
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AtOnce",
-    "Executor",
-    "Fits",
-    "InOrder",
-    "Queue",
-    "RunOptions",
-    "Watch",
-    "choose",
-    "execute_all",
-]
+from onepass.base.lazy import attach
+
+if TYPE_CHECKING:
+    from onepass.executors.base import Executor as Executor
+    from onepass.executors.base import RunOptions as RunOptions
+    from onepass.executors.base import Watch as Watch
+    from onepass.executors.base import execute_all as execute_all
+    from onepass.executors.queue import Fits as Fits
+    from onepass.executors.queue import InOrder as InOrder
+    from onepass.executors.queue import Queue as Queue
+    from onepass.executors.select import AtOnce as AtOnce
+    from onepass.executors.select import choose as choose
+
+__getattr__, __all__ = attach(__name__)
