@@ -66,7 +66,7 @@ def test_an_import_that_makes_something_else_of_an_interrupt_is_interrupted_all_
 
     monkeypatch.setattr(registry, "methods", imported)
     done = onepass("list", "methods")
-    assert (done.status, done.error) == (130, "interrupted; what was written can be resumed")
+    assert (done.status, done.error) == (130, "error: interrupted; what was written can be resumed")
 
 
 # ---- standard output
