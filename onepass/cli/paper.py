@@ -15,12 +15,13 @@ from onepass.cli.sweep import Tally, complete, known
 from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
 from onepass.report.html import page as webpage
+from onepass.runs import status
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.sweeps import runner, scheduler
-from onepass.sweeps.durations import Costs
-from onepass.sweeps.sweep_file import Planned, without_repeats
+from onepass.sweeps import runner
+from onepass.sweeps.durations import Durations
+from onepass.sweeps.sweep_file import PlannedRun, without_repeats
 
 QUICK = "digits"
 HEADING = """# Tables and figures of the GSA paper, on {dataset}
@@ -76,21 +77,21 @@ def paper_(
     folder, tally = out / "runs", Tally(None, as_json=False)
     every = without_repeats([one for some in planned.values() for one in some])
     entries = runner.survey(known(every, all_data=False), folder, [])
-    costs = Costs([one.result for one in entries if one.result])
-    complete(entries, RunOptions(folder, True), costs, tally, jobs=jobs, where=f"; in {folder}")
+    durations = Durations([one.result for one in entries if one.result])
+    complete(entries, RunOptions(folder, True), durations, tally, jobs=jobs, where=f"; in {folder}")
     results = {of: _finished(some, folder) for of, some in planned.items()}
     _write(results, out, _heading(name, planned, seeds, quick=quick, ocm=ocm))
     if tally.failed:
         raise typer.Exit(1)
 
 
-def _finished(planned: list[Planned], folder: Path) -> list[Result]:
-    found = [scheduler.finished(RunFolder.of(one.job, folder), one.job) for one in planned]
+def _finished(planned: list[PlannedRun], folder: Path) -> list[Result]:
+    found = [status.finished(RunFolder.of(one.job, folder), one.job) for one in planned]
     return [one for one in found if one is not None]
 
 
 def _heading(
-    dataset: str, planned: dict[str, list[Planned]], seeds: int, *, quick: bool, ocm: bool
+    dataset: str, planned: dict[str, list[PlannedRun]], seeds: int, *, quick: bool, ocm: bool
 ) -> str:
     options = ["--quick"] if quick else ["--dataset", dataset]
     options += ["--seeds", str(seeds)] if seeds > 1 else []
@@ -103,7 +104,7 @@ def _heading(
     )
 
 
-def _memories(planned: dict[str, list[Planned]], usual: int) -> str:
+def _memories(planned: dict[str, list[PlannedRun]], usual: int) -> str:
     """How many samples are kept, and where it is another number."""
     others = {of: one.job.memory for of, some in planned.items() for one in some}
     told = [f"{memory} in {of}" for of, memory in others.items() if memory != usual]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 import time
@@ -25,17 +26,17 @@ from onepass.cli.app import Imports, app, messages, say
 from onepass.cli.progress import ManyBars
 from onepass.cli.run import at_once, checkpoint_steps
 from onepass.executors import RunOptions
-from onepass.runs import environment, lines
+from onepass.runs import environment, lines, status
 from onepass.runs import folder as record
 from onepass.runs.folder import RunFolder
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.sweeps import runner, scheduler
+from onepass.sweeps import runner
 from onepass.sweeps import sweep_file as sweeps
-from onepass.sweeps.durations import Costs
-from onepass.sweeps.runner import Ended, Entry
-from onepass.sweeps.sweep_file import Planned
+from onepass.sweeps.durations import Durations
+from onepass.sweeps.runner import EndedRun, SurveyedRun
+from onepass.sweeps.sweep_file import PlannedRun
 
 DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", re.ASCII)
 STARTS_ANEW = "starts them anew (--out keeps what was begun)"
@@ -58,7 +59,7 @@ class Tally:
         if self.append is not None:
             lines.append(self.append, result, once=True)
 
-    def add(self, job: Job, ended: Ended, out: Path) -> None:
+    def add(self, job: Job, ended: EndedRun, out: Path) -> None:
         if isinstance(ended.outcome, Exception):
             log = RunFolder.of(job, out).log_file
             told = f"{ended.outcome}; see {log}" if log.exists() else str(ended.outcome)
@@ -127,7 +128,7 @@ def sweep(
     ] = False,
 ) -> None:
     """Do all runs of a file that are not done yet."""
-    until = None if time_limit is None else time.monotonic() + _seconds(time_limit)
+    until = math.inf if time_limit is None else time.monotonic() + _seconds(time_limit)
     root = str(data_root) if data_root else None
     chosen = str(devices.resolve(device))
     planned = sweeps.read(file, device=chosen, data_root=root, imports=imports or ())
@@ -138,9 +139,9 @@ def sweep(
     with _folder(out, append) as folder:
         held = lines.read(append) if append is not None and append.exists() else []
         entries = runner.survey(planned, folder, held)
-        costs = Costs([*held, *(one.result for one in entries if one.result)])
+        durations = Durations([*held, *(one.result for one in entries if one.result)])
         if dry_run:
-            _show(entries, costs, as_json, columns)
+            _show(entries, durations, as_json, columns)
             return
         kept = out is not None or append is None
         _tell_of_probes(entries, kept=kept)
@@ -150,7 +151,7 @@ def sweep(
         complete(
             entries,
             options,
-            costs,
+            durations,
             tally,
             jobs=jobs,
             until=until,
@@ -163,43 +164,43 @@ def sweep(
 
 
 def complete(
-    entries: Sequence[Entry],
+    entries: Sequence[SurveyedRun],
     options: RunOptions,
-    costs: Costs,
+    durations: Durations,
     tally: Tally,
     *,
     jobs: str,
     where: str,
-    until: float | None = None,
+    until: float = math.inf,
     held: Container[str] = (),
     fail_fast: bool = False,
 ) -> None:
     """Runs what is not finished, with bars, and says in the end what became of all."""
     todo = _to_do(entries, held, tally)
     executor = executors.choose([one.job for one in entries], at_once(jobs), isolated=True)
-    if until is None:  # else only few of them may ever start
+    if until == math.inf:  # else only few of them may ever start
         runner.check(todo, executor)
     record.make_folder(options.out)  # if it cannot be, no run can, and that is said once
     try:
-        _carry_out(todo, options, executor, costs, until, tally, fail_fast)
+        _carry_out(todo, options, executor, durations, until, tally, fail_fast)
     finally:
         left = len(entries) - tally.finished - tally.skipped - len(tally.failed)
         tally.tell(left, where)
 
 
 def _carry_out(
-    todo: Sequence[Planned],
+    todo: Sequence[PlannedRun],
     options: RunOptions,
     executor: executors.Executor,
-    costs: Costs,
-    until: float | None,
+    durations: Durations,
+    until: float,
     tally: Tally,
     fail_fast: bool,
 ) -> None:
     """Each run has a process of its own, so that one that is killed takes no other with it."""
     jobs, left = [one.job for one in todo], set(range(len(todo)))
     with ManyBars(jobs, tally.skipped) as bars:
-        endings = runner.carry_out(todo, options, executor, costs, bars.watch, until=until)
+        endings = runner.carry_out(todo, options, executor, durations, bars.watch, until=until)
         with closing(endings):
             for ended in endings:
                 left.remove(ended.number)
@@ -208,11 +209,11 @@ def _carry_out(
                 if fail_fast and tally.failed:
                     break
     for number in left:  # what came to its end in the moment in which all was stopped
-        if result := scheduler.finished(RunFolder.of(jobs[number], options.out), jobs[number]):
-            tally.add(jobs[number], Ended(number, result), options.out)
+        if result := status.finished(RunFolder.of(jobs[number], options.out), jobs[number]):
+            tally.add(jobs[number], EndedRun(number, result), options.out)
 
 
-def _on(datasets: Sequence[str], planned: Sequence[Planned], file: Path) -> list[Planned]:
+def _on(datasets: Sequence[str], planned: Sequence[PlannedRun], file: Path) -> list[PlannedRun]:
     """The runs on these datasets, or all: not every machine has the files of every dataset."""
     names = {one.job.dataset for one in planned}
     for name in datasets:
@@ -221,7 +222,7 @@ def _on(datasets: Sequence[str], planned: Sequence[Planned], file: Path) -> list
     return [one for one in planned if not datasets or one.job.dataset in datasets]
 
 
-def known(planned: Sequence[Planned], *, all_data: bool) -> list[Planned]:
+def known(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
     """With the fingerprints of their data. To find a run among lines there is no way without; run
     folders of datasets that have a name are found without, and their data may be gone."""
     supplies = Supplies()
@@ -247,7 +248,7 @@ def _folder(out: Path | None, append: Path | None) -> Iterator[Path]:
         yield out or Path("runs")
 
 
-def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list[Planned]:
+def _to_do(entries: Sequence[SurveyedRun], held: Container[str], tally: Tally) -> list[PlannedRun]:
     """What is not finished. What is, and not yet among the lines that are held, becomes one there;
     damaged folders are moved out of the way, and said."""
     todo = []
@@ -257,14 +258,14 @@ def _to_do(entries: Sequence[Entry], held: Container[str], tally: Tally) -> list
             if one.result.identity not in held:
                 tally.keep(one.result)
             continue
-        if one.state == "damaged" and (moved := scheduler.set_aside(one.folder)):
+        if one.state == "damaged" and (moved := status.set_aside(one.folder)):
             problem, aside = moved
             messages.print(plain(f"{problem}; moved to {aside.name}, and run again"))
         todo.append(one.planned)
     return todo
 
 
-def _tell_of_probes(entries: Sequence[Entry], *, kept: bool) -> None:
+def _tell_of_probes(entries: Sequence[SurveyedRun], *, kept: bool) -> None:
     """What a probe says lies in run folders and nowhere else, and a finished run is not watched
     again."""
     watched = [one for one in entries if one.job.probes]
@@ -282,7 +283,7 @@ def _tell_of_probes(entries: Sequence[Entry], *, kept: bool) -> None:
         messages.print(plain(f"{told}, such as {skipped[0]}; {anew}"))
 
 
-def _tell_of_changed_methods(entries: Sequence[Entry]) -> None:
+def _tell_of_changed_methods(entries: Sequence[SurveyedRun]) -> None:
     """A finished run is skipped although its method, one of the user's own, is another by now."""
     changed = []
     for one in entries:
@@ -309,8 +310,10 @@ def _described(folder: RunFolder) -> dict[str, Any]:
 # ---- --dry-run
 
 
-def _show(entries: Sequence[Entry], costs: Costs, as_json: bool, columns: str | None) -> None:
-    expected = [None if one.result else costs.expected(one.job) for one in entries]
+def _show(
+    entries: Sequence[SurveyedRun], durations: Durations, as_json: bool, columns: str | None
+) -> None:
+    expected = [None if one.result else durations.expected(one.job) for one in entries]
     rows = [
         {
             "run": one.job.folder_name,

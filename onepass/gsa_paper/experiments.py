@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onepass.runs.spec import Job
 from onepass.sweeps import sweep_file
-from onepass.sweeps.sweep_file import Planned
+from onepass.sweeps.sweep_file import PlannedRun
 
 # In this order: of runs that two of them share, those that are watched by probes come first.
 EXPERIMENTS = ("fig1", "fig3", "fig7", "loss-curves", "table1", "ablations", "streams")
@@ -28,7 +28,7 @@ def runs(
     costly: bool = False,
     device: str = "auto",
     data_root: str | None = None,
-) -> dict[str, list[Planned]]:
+) -> dict[str, list[PlannedRun]]:
     """Those of each experiment: of the first seeds, and with one size of the memory each."""
     found = {}
     for priority, name in enumerate(EXPERIMENTS):
@@ -36,7 +36,7 @@ def runs(
         planned = sweep_file.read(file, device=device, data_root=data_root)
         jobs = _on(dataset, [one.job for one in planned])
         wanted = [job for job in jobs if job.seed < seeds and (costly or job.method not in COSTLY)]
-        found[name] = sweep_file.without_repeats([Planned(job, priority) for job in wanted])
+        found[name] = sweep_file.without_repeats([PlannedRun(job, priority) for job in wanted])
     return found
 
 

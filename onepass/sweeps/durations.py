@@ -13,23 +13,23 @@ from onepass.runs.spec import Job
 RECENT = 3  # measurements that count: a card, or who shares it, may have changed since the others
 SCORED = 1 / 3  # of what a trained image costs, which is also passed back
 CUTS = ("tasks", "batch", "class_order", "boundaries")  # leave a stream its samples
-Kind = tuple[object, ...]
+RunKind = tuple[object, ...]
 
 
-class Costs:
+class Durations:
     """Seconds of finished runs: of the same kind (all but the seed) if there are any, or else of
     runs on the same data, in proportion to the images that pass through the network; those of the
     same method first. A stream that nobody has measured is taken for the longest of its data.
 
-    >>> costs = Costs([])
-    >>> costs.expected(Job("er", device="cpu")) is None
+    >>> durations = Durations([])
+    >>> durations.expected(Job("er", device="cpu")) is None
     True
     """
 
     def __init__(self, results: Iterable[Result]) -> None:
-        self._seconds: dict[Kind, list[float]] = {}
-        self._samples: dict[Kind, int] = {}
-        self._rates: dict[Kind, list[float]] = {}
+        self._seconds: dict[RunKind, list[float]] = {}
+        self._samples: dict[RunKind, int] = {}
+        self._rates: dict[RunKind, list[float]] = {}
         for result in results:
             self.learn(result)
 
@@ -52,7 +52,7 @@ class Costs:
 
     def expected(self, job: Job) -> float | None:
         """Seconds of the whole run; None if nothing like it was measured."""
-        if measured := self._seconds.get(kind_of(job)):
+        if measured := self._seconds.get(run_kind(job)):
             return _recent(measured)
         place = (job.dataset_identity, job.device_kind)
         rates = self._rates.get((*place, job.method)) or self._rates.get(place)
@@ -65,13 +65,13 @@ class Costs:
         return self._samples.get(which, self._samples[place]) * images * _recent(rates)
 
 
-def kind_of(job: Job) -> Kind:
+def run_kind(job: Job) -> RunKind:
     """Jobs of one kind differ in their seeds only, and take equally long."""
     memory = job.memory if job.uses_memory else 0
     return (job.dataset_identity, job.device_kind, job.method, memory, str(job.variant))
 
 
-def _stream(validation: float, settings: Mapping[str, object]) -> Kind:
+def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
     """What decides how many samples a run learns from, besides its data; 50 and 50.0 are one."""
     chosen = [(name, value) for name, value in settings.items() if name not in CUTS]
     return (validation, *sorted((name, str(value).removesuffix(".0")) for name, value in chosen))

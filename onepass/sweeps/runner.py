@@ -14,14 +14,15 @@ from onepass.executors import Executor, RunOptions, Watch
 from onepass.runs.folder import BUSY, RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.sweeps.durations import Costs, kind_of
-from onepass.sweeps.scheduler import Agenda, State, finished, state_of
-from onepass.sweeps.sweep_file import Planned
+from onepass.runs.status import RunStatus, finished, status_of
+from onepass.sweeps.durations import Durations, run_kind
+from onepass.sweeps.scheduler import Scheduler
+from onepass.sweeps.sweep_file import PlannedRun
 
 PAUSE = 0.5  # seconds until one looks again how far another process is
 
 
-class Ended(NamedTuple):
+class EndedRun(NamedTuple):
     """A run that has ended: its number, and its result or what went wrong. `elsewhere`: another
     process has run it."""
 
@@ -30,15 +31,15 @@ class Ended(NamedTuple):
     elsewhere: bool = False
 
 
-Endings = Generator[Ended, None, None]
+EndedRuns = Generator[EndedRun, None, None]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run of a sweep: how far it is, and its result if it has one."""
+class SurveyedRun:
+    """A run of a sweep before anything is done: how far it is, and its result if it has one."""
 
-    planned: Planned
-    state: State
+    planned: PlannedRun
+    state: RunStatus
     folder: RunFolder
     result: Result | None = None
 
@@ -47,39 +48,39 @@ class Entry:
         return self.planned.job
 
 
-def survey(planned: Sequence[Planned], out: Path, lines: Sequence[Result]) -> list[Entry]:
-    """How far each run is: in a line of results, wherever that was made, or in its folder."""
+def survey(planned: Sequence[PlannedRun], out: Path, lines: Sequence[Result]) -> list[SurveyedRun]:
+    """Returns how far each run is: in a line of results, wherever made, or in its folder."""
     held = {result.identity: result for result in lines if result.identity}
     return [_found(one, RunFolder.of(one.job, out), held) for one in planned]
 
 
-def _found(one: Planned, folder: RunFolder, held: Mapping[str, Result]) -> Entry:
+def _found(one: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> SurveyedRun:
     if held and (line := held.get(one.job.identity)):
-        return Entry(one, "finished", folder, line)
-    state, _ = state_of(folder)
+        return SurveyedRun(one, "finished", folder, line)
+    state, _ = status_of(folder)
     if state == "finished":
         result = finished(folder, one.job)
-        return Entry(one, "finished" if result else "to run", folder, result)
-    return Entry(one, state, folder)
+        return SurveyedRun(one, "finished" if result else "to run", folder, result)
+    return SurveyedRun(one, state, folder)
 
 
-def check(planned: Sequence[Planned], executor: Executor) -> None:
-    """Whatever can be refused is refused before the first run starts: one of each kind will do."""
-    first = {kind_of(one.job): one.job for one in reversed(planned)}
+def check(planned: Sequence[PlannedRun], executor: Executor) -> None:
+    """Refuses what can be refused before the first run starts: one of each kind will do."""
+    first = {run_kind(one.job): one.job for one in reversed(planned)}
     for job in first.values():
         executor.check(job)
 
 
 def carry_out(
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedRun],
     options: RunOptions,
     executor: Executor,
-    costs: Costs,
+    durations: Durations,
     watch: Watch,
     *,
-    until: float | None = None,
-) -> Endings:
-    """Runs what is not finished, and gives each one's number and what came out as it ends.
+    until: float = math.inf,
+) -> EndedRuns:
+    """Runs what is not finished. Yields each one's number and what came out as it ends.
 
     What another process is running is left to it; in the end, if it has finished there, its result
     is as good as ours, and if that process has died, its run goes on here. Nothing starts after the
@@ -87,30 +88,33 @@ def carry_out(
     """
     left = list(range(len(planned)))
     while left:
-        agenda = Agenda([planned[index] for index in left], options.out, costs, until=until)
-        for number, outcome in _round(agenda, options, executor, _renumbered(watch, left), until):
-            agenda.ended(number)
+        scheduler = Scheduler(
+            [planned[index] for index in left], options.out, durations, until=until
+        )
+        for number, outcome in _round(
+            scheduler, options, executor, _renumbered(watch, left), until
+        ):
+            scheduler.ended(number)
             if isinstance(outcome, Exception) and BUSY in str(outcome):
-                agenda.passed.append(number)
+                scheduler.passed.append(number)
                 continue
             if isinstance(outcome, Result):
-                costs.learn(outcome)
-            yield Ended(left[number], outcome)
-        left = [left[number] for number in agenda.passed]
+                durations.learn(outcome)
+            yield EndedRun(left[number], outcome)
+        left = [left[number] for number in scheduler.passed]
         _wait_for_any([RunFolder.of(planned[index].job, options.out) for index in left], until)
         for index in list(left):
             job = planned[index].job
             if (result := finished(RunFolder.of(job, options.out), job)) is not None:
                 left.remove(index)
-                yield Ended(index, result, elsewhere=True)
+                yield EndedRun(index, result, elsewhere=True)
 
 
 def _round(
-    agenda: Agenda, options: RunOptions, executor: Executor, watch: Watch, until: float | None
+    scheduler: Scheduler, options: RunOptions, executor: Executor, watch: Watch, until: float
 ) -> Generator[tuple[int, Result | Exception], None, None]:
-    jobs = [one.job for one in agenda.planned]
-    last = math.inf if until is None else until
-    with closing(executor.outcomes(jobs, agenda, options, watch, last)) as outcomes:
+    jobs = [one.job for one in scheduler.planned]
+    with closing(executor.outcomes(jobs, scheduler, options, watch, until)) as outcomes:
         yield from outcomes
 
 
@@ -118,9 +122,9 @@ def _renumbered(watch: Watch, numbers: Sequence[int]) -> Watch:
     return lambda number, progress: watch(numbers[number], progress)
 
 
-def _wait_for_any(folders: Sequence[RunFolder], until: float | None) -> None:
-    """Until another process has finished one of these runs, or has left it, or the time is up."""
+def _wait_for_any(folders: Sequence[RunFolder], until: float) -> None:
+    """Waits until another process has finished one of them, or has left it, or the time is up."""
     while folders and all(one.is_being_run() for one in folders):
-        if until is not None and time.monotonic() >= until:
+        if time.monotonic() >= until:
             return
         time.sleep(PAUSE)

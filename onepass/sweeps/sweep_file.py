@@ -67,7 +67,7 @@ Table = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """A job, and the number of its grid: a smaller one is more urgent."""
 
     job: Job
@@ -80,7 +80,7 @@ def read(
     device: str = "auto",
     data_root: str | None = None,
     imports: Sequence[str] = (),
-) -> list[Planned]:
+) -> list[PlannedRun]:
     """The runs of a sweep file, in their order; the same one may still be there twice. Whatever is
     wrong with it is one line that names the file and the key. What the file and `imports` name is
     imported, here and by whoever runs the jobs."""
@@ -90,7 +90,7 @@ def read(
     _check(path, content)
     grids = content.get("grid", [{}])
     counted = 0
-    planned: list[Planned] = []
+    planned: list[PlannedRun] = []
     for number, grid in enumerate(grids):
         where = f"[[grid]] {number + 1}" if "grid" in content else "[defaults]"
         tables = list(_tables(path, where, content, grid))
@@ -100,7 +100,7 @@ def read(
         here = {"device": device, "data_root": data_root, "imports": modules}
         jobs = [job for table in tables for job in _jobs(path, where, table, here)]
         jobs.sort(key=lambda job: job.seed)
-        planned += [Planned(job, number) for job in jobs]
+        planned += [PlannedRun(job, number) for job in jobs]
     return planned
 
 
@@ -279,9 +279,9 @@ def _check_names(job: Job) -> None:
     probes.check(job.probes)
 
 
-def without_repeats(planned: Sequence[Planned]) -> list[Planned]:
+def without_repeats(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Each run once, where it first comes; the user's own data must be known."""
-    first: dict[str, Planned] = {}
+    first: dict[str, PlannedRun] = {}
     for one in planned:
         first.setdefault(one.job.folder_name, one)
     return list(first.values())

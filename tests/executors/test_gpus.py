@@ -22,7 +22,7 @@ from onepass.executors.processes import gpus
 from onepass.executors.processes.gpus import VISIBLE
 from onepass.executors.processes.pool import Processes
 from onepass.runs.spec import Fingerprint, Job
-from onepass.sweeps.durations import kind_of
+from onepass.sweeps.durations import run_kind
 
 UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 
@@ -120,7 +120,7 @@ def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPa
     data = Fingerprint("", 5)
     jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]
     assert len({job.identity for job in jobs}) == 1
-    assert len({kind_of(job) for job in jobs}) == 1
+    assert len({run_kind(job) for job in jobs}) == 1
 
 
 def test_runs_on_one_gpu_of_several_all_go_there(

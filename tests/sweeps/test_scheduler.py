@@ -3,6 +3,7 @@ and how long runs are expected to take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,14 @@ from onepass.base import fileio
 from onepass.runs.execute import run
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.sweeps.durations import Costs
-from onepass.sweeps.scheduler import Agenda
-from onepass.sweeps.sweep_file import Planned
+from onepass.sweeps.durations import Durations
+from onepass.sweeps.scheduler import Scheduler
+from onepass.sweeps.sweep_file import PlannedRun
 
 LONG, SHORT, TINY = Job("gsa"), Job("er"), Job("finetune")
 
 
-class Known(Costs):
+class Known(Durations):
     """Seconds by method; None for those that nobody has measured."""
 
     def __init__(self, **seconds: float) -> None:
@@ -46,13 +47,15 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run(Job("er", "synthetic", device="cpu"), tmp_path_factory.mktemp("runs"))
 
 
-def agenda(jobs: Sequence[Job], out: Path, costs: Costs, until: float | None = 100) -> Agenda:
-    return Agenda([Planned(job, 0) for job in jobs], out, costs, until=until, now=Clock())
+def scheduler(
+    jobs: Sequence[Job], out: Path, durations: Durations, until: float = 100
+) -> Scheduler:
+    return Scheduler([PlannedRun(job, 0) for job in jobs], out, durations, until=until, now=Clock())
 
 
-def all_of(agenda: Agenda) -> list[int]:
+def all_of(scheduler: Scheduler) -> list[int]:
     taken = []
-    while (index := agenda.take(lambda job: True)) is not None:
+    while (index := scheduler.take(lambda job: True)) is not None:
         taken.append(index)
     return taken
 
@@ -60,44 +63,44 @@ def all_of(agenda: Agenda) -> list[int]:
 def test_without_a_limit_they_come_in_order_and_one_without_room_is_overtaken(
     tmp_path: Path,
 ) -> None:
-    queue = agenda([SHORT, LONG, TINY], tmp_path, Known(), until=None)
+    queue = scheduler([SHORT, LONG, TINY], tmp_path, Known(), until=math.inf)
     assert queue.take(lambda job: job.method != "er") == 1
     queue.put_back(1)
     assert all_of(queue) == [1, 0, 2]
 
 
 def test_the_longest_that_fits_comes_first_and_what_does_not_fit_never(tmp_path: Path) -> None:
-    costs = Known(finetune=10, er=60, gsa=101)
-    queue = agenda([TINY, SHORT, LONG], tmp_path, costs)
+    durations = Known(finetune=10, er=60, gsa=101)
+    queue = scheduler([TINY, SHORT, LONG], tmp_path, durations)
     assert all_of(queue) == [1, 0]
-    queue = agenda([TINY, SHORT, LONG], tmp_path, costs)
+    queue = scheduler([TINY, SHORT, LONG], tmp_path, durations)
     queue.now.time = 50
     assert all_of(queue) == [0]
-    queue = agenda([TINY, SHORT, LONG], tmp_path, costs)
+    queue = scheduler([TINY, SHORT, LONG], tmp_path, durations)
     queue.now.time = 95
     assert all_of(queue) == []
 
 
 def test_a_more_urgent_run_comes_first_however_short_it_is(tmp_path: Path) -> None:
-    planned = [Planned(SHORT, 1), Planned(TINY, 0), Planned(replace(TINY, seed=1), 0)]
-    costs = Known(finetune=10, er=60)
-    assert all_of(Agenda(planned, tmp_path, costs, until=100, now=Clock())) == [1, 2, 0]
+    planned = [PlannedRun(SHORT, 1), PlannedRun(TINY, 0), PlannedRun(replace(TINY, seed=1), 0)]
+    durations = Known(finetune=10, er=60)
+    assert all_of(Scheduler(planned, tmp_path, durations, until=100, now=Clock())) == [1, 2, 0]
 
 
 def test_of_runs_that_nobody_measured_one_is_tried_first_and_the_others_wait(
     tmp_path: Path,
 ) -> None:
     """Until it has ended: then they are known, or, if it failed, the next one is tried."""
-    costs = Known(er=60)
-    queue = agenda([SHORT, LONG, replace(LONG, seed=1)], tmp_path, costs)
+    durations = Known(er=60)
+    queue = scheduler([SHORT, LONG, replace(LONG, seed=1)], tmp_path, durations)
     assert queue.take(lambda job: True) == 1
     assert queue.take(lambda job: True) == 0
     assert queue.take(lambda job: True) is None
     queue.ended(1)
     assert queue.take(lambda job: True) == 2
-    queue = agenda([LONG, replace(LONG, seed=1)], tmp_path, costs)
+    queue = scheduler([LONG, replace(LONG, seed=1)], tmp_path, durations)
     assert queue.take(lambda job: True) == 0
-    costs.by_method["gsa"] = 101
+    durations.by_method["gsa"] = 101
     queue.ended(0)
     assert queue.take(lambda job: True) is None
 
@@ -107,7 +110,7 @@ def test_what_another_process_runs_or_has_finished_is_passed_over(synthetic: Res
     running, left = replace(done, seed=1), replace(done, seed=2)
     out = Path(synthetic.out).parent
     (out / running.folder_name).mkdir()
-    queue = agenda([done, running, left], out, Known(), until=None)
+    queue = scheduler([done, running, left], out, Known(), until=math.inf)
     with fileio.locked(out / running.folder_name / ".lock", wait=False):
         assert queue.take(lambda job: True) == 2
     assert queue.passed == [0, 1]
@@ -120,17 +123,17 @@ def test_another_seed_takes_as_long_as_its_kind_did_lately(synthetic: Result) ->
     times = [900.0, 1.0, 2.0, 6.0]
     measured = [replace(synthetic, seconds=t, scoring_seconds=1, capture_seconds=2) for t in times]
     job = Job("er", "synthetic", seed=5, device="cpu")
-    assert Costs(measured).expected(job) == pytest.approx(3 + 3)
+    assert Durations(measured).expected(job) == pytest.approx(3 + 3)
 
 
 def test_another_kind_takes_as_long_as_its_images_do(synthetic: Result) -> None:
     """er trains ten stream images and 64 of the memory; mir scores 640 more, at a third."""
-    costs = Costs([replace(synthetic, seconds=74.0, scoring_seconds=0, capture_seconds=0)])
+    durations = Durations([replace(synthetic, seconds=74.0, scoring_seconds=0, capture_seconds=0)])
     job = Job("finetune", "synthetic", device="cpu")
-    assert costs.expected(job) == pytest.approx(10)
-    assert costs.expected(replace(job, method="mir")) == pytest.approx(74 + 640 / 3, rel=0.2)
+    assert durations.expected(job) == pytest.approx(10)
+    assert durations.expected(replace(job, method="mir")) == pytest.approx(74 + 640 / 3, rel=0.2)
     half = replace(job, method="er", settings={"replay": "27"})
-    assert costs.expected(half) == pytest.approx(37)
+    assert durations.expected(half) == pytest.approx(37)
 
 
 def test_its_own_method_says_more_than_others(synthetic: Result) -> None:
@@ -138,7 +141,7 @@ def test_its_own_method_says_more_than_others(synthetic: Result) -> None:
     er = replace(synthetic, seconds=74.0, **plain)
     gsa = replace(synthetic, seconds=740.0, method="gsa", **plain)
     job = Job("gsa", "synthetic", memory=7, device="cpu")
-    assert Costs([gsa, er]).expected(job) == pytest.approx(740, rel=0.01)
+    assert Durations([gsa, er]).expected(job) == pytest.approx(740, rel=0.01)
 
 
 def test_a_stream_is_as_long_as_it_was_and_one_that_nobody_measured_as_the_longest(
@@ -151,21 +154,21 @@ def test_a_stream_is_as_long_as_it_was_and_one_that_nobody_measured_as_the_longe
     held_out = replace(short, stream_settings=whole.stream_settings, validation=0.75)
     job = Job("er", "synthetic", memory=7, device="cpu")
     for measured in ([whole, short, held_out], [held_out, short, whole]):
-        costs = Costs(measured)
-        assert costs.expected(job) == pytest.approx(whole.seconds, rel=0.01)
+        durations = Durations(measured)
+        assert durations.expected(job) == pytest.approx(whole.seconds, rel=0.01)
         cut = replace(job, batch=5, tasks=2, settings={"replay": "32"})
-        assert costs.expected(cut) == pytest.approx(whole.seconds, rel=0.01)
+        assert durations.expected(cut) == pytest.approx(whole.seconds, rel=0.01)
         for like in ({"stream": "long-tail:rho=100"}, {"validation": 0.75}):
-            expected = costs.expected(replace(job, **like))
+            expected = durations.expected(replace(job, **like))
             assert expected == pytest.approx(short.seconds, rel=0.05)
         other = replace(job, stream="long-tail:rho=50")
-        assert costs.expected(other) == pytest.approx(whole.seconds, rel=0.01)
+        assert durations.expected(other) == pytest.approx(whole.seconds, rel=0.01)
 
 
 def test_of_other_data_or_another_device_nothing_is_known(synthetic: Result) -> None:
-    costs = Costs([synthetic])
-    assert costs.expected(Job("er", "digits", device="cpu")) is None
-    assert costs.expected(Job("er", "synthetic", device="cuda")) is None
+    durations = Durations([synthetic])
+    assert durations.expected(Job("er", "digits", device="cpu")) is None
+    assert durations.expected(Job("er", "synthetic", device="cuda")) is None
     old = replace(synthetic, batch=0)
-    assert Costs([old]).expected(Job("er", "synthetic", device="cpu")) is not None
-    assert Costs([old]).expected(Job("gsa", "synthetic", device="cpu")) is None
+    assert Durations([old]).expected(Job("er", "synthetic", device="cpu")) is not None
+    assert Durations([old]).expected(Job("gsa", "synthetic", device="cpu")) is None

@@ -11,12 +11,12 @@ from onepass.base.errors import OnepassError
 from onepass.gsa_paper.published import published_accuracies
 from onepass.learning import registry
 from onepass.runs.spec import Job
-from onepass.sweeps.sweep_file import Planned, read, without_repeats
+from onepass.sweeps.sweep_file import PlannedRun, read, without_repeats
 
 ROOT = Path(__file__).parents[2]
 
 
-def planned(tmp_path: Path, text: str) -> list[Planned]:
+def planned(tmp_path: Path, text: str) -> list[PlannedRun]:
     file = tmp_path / "a.toml"
     file.write_text(text)
     return read(file, device="cpu")
