@@ -16,7 +16,7 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.settings import Preset, as_text, check
 from onepass.base.text import plain
 from onepass.data.known import is_path
-from onepass.evaluation.scoring import check_scorable
+from onepass.evaluation.scoring import check_prequential, check_scorable
 from onepass.learning import registry
 from onepass.learning.learner import Learner
 from onepass.runs.variant import PRESET, Variant
@@ -281,6 +281,8 @@ class Job:
                 f"always has {len(stream.tasks)}"
             )
         check_scorable(stream)
+        if self.prequential:
+            check_prequential(info.learner)
         return stream, info.learner.configured(**self.arguments(stream))
 
     def stream_of(self, usual_tasks: int) -> dict[str, Any]:
