@@ -24,6 +24,7 @@ from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.evaluation.scoring import (
     TestBatches,
     TestSet,
+    check_prequential,
     first_scorable,
     predicted_rows,
     rows_of,
@@ -45,7 +46,8 @@ def evaluate(
 ) -> Iterator[Point]:
     """Learns the stream, yielding a point at the end of each task and after `every` batches. A
     method that trains when scores are asked for is scored at the end only, unless `every` is given.
-    Listeners are told of every step; one that fails is dropped, with a warning.
+    Listeners are told of every step; one that fails is dropped, with a warning. With `prequential`
+    each batch is also predicted before it is learned, unless that would train the method.
 
     The stream may be batches of your own: any iterable of pairs (x, y), or of dictionaries with a
     column image, img or x and one label, fine_label or y. Then `test` is what is scored: a pair
@@ -118,6 +120,8 @@ def walk(
     """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
     is told of steps, points and tasks; of start and end it has to be told by the caller."""
     make_ready(learner, stream)
+    if prequential:
+        check_prequential(learner)
     if every is not None and every < (least := first_scorable(stream)):
         lacking = "" if least == 1 else ": no class that came before has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
@@ -229,6 +233,8 @@ def _check_asked(
         )
     if test is None and not prequential:
         raise InputError("batches have no test set: give test=(x, y), or prequential=True")
+    if prequential:
+        check_prequential(learner)
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
 

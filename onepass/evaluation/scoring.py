@@ -13,6 +13,15 @@ from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
 
+def check_prequential(learner: Learner | type[Learner]) -> None:
+    """Raises an InputError for a method that would train anew before each batch."""
+    if learner.trains_to_score:
+        raise InputError(
+            f"{learner.key!r} trains whenever it is scored, and prequential scores are asked for "
+            "before each batch: leave prequential out; `every` scores it now and then"
+        )
+
+
 def first_scorable(stream: Stream) -> int:
     """After how many batches there is something to score."""
     tested = set(stream.dataset.test_y.tolist())

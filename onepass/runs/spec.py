@@ -271,6 +271,8 @@ class Job:
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
         """The stream over a dataset that was loaded, and the learner, not yet prepared."""
+        from onepass.evaluation.scoring import check_prequential
+
         info = registry.get(self.method)
         asked = self.stream_of(data.usual_tasks(dataset.name, dataset.classes))
         stream = streams.make(dataset, asked, seed=self.seed)
@@ -280,6 +282,8 @@ class Job:
                 f"always has {len(stream.tasks)}"
             )
         stream.check_scorable()
+        if self.prequential:
+            check_prequential(info.learner)
         return stream, info.learner.configured(**self.arguments(stream))
 
     def stream_of(self, usual_tasks: int) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("run", "er", "--batch", 0), ["batch", "at least 1"]),
         (("run", "er", "--seeds", 0), ["--seeds"]),
         (("run", "er", "--every", 0), ["--every"]),
+        (("run", "er", "gdumb", "--prequential"), ["'gdumb' trains whenever", "prequential"]),
         (("run", "er", "--threads", 0), ["--threads"]),
         (("run", "er", "--threads", 100_000), ["--threads", "1024"]),
         (("bench", "er", "--threads", 100_000), ["--threads", "1024"]),

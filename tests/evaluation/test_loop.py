@@ -357,6 +357,15 @@ def test_with_a_cadence_it_is_scored_then_and_at_the_ends_of_tasks(stream, every
     assert steps == sorted({5, 10, 15} | set(range(every, 16, every)))
 
 
+def test_it_is_not_trained_anew_before_each_batch(data, stream):
+    """GDumb would fit a network for every batch that is predicted first."""
+    for followed, test in ((stream, None), (list(stream), data)):
+        late = learner(Late)
+        with pytest.raises(InputError, match="'finetune' trains whenever it is scored"):
+            list(evaluate(late, followed, test=test, prequential=True))
+        assert not late.steps
+
+
 # ---- what is timed as what
 
 
