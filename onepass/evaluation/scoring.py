@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
+from onepass.base.errors import InputError
 from onepass.data.iterables import Test, pairs, walkable
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
