@@ -52,6 +52,15 @@ def append(path: Path, text: str) -> None:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
 
 
+def sync(path: Path) -> None:
+    """Sees what was appended to a file onto the disk."""
+    try:
+        with os.fdopen(_opened(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            os.fsync(file.fileno())
+    except OSError as problem:
+        raise WriteError(f"{path} could not be written: {problem.strerror or problem}") from None
+
+
 def append_line(path: Path, line: str, *, unless: str = "") -> None:
     """Adds a line of JSON to a file that several processes add to, whole or not at all. What a kill
     has left of the line before is cut off; a last line that only lacks its end gets one. Nothing is

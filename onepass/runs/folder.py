@@ -14,6 +14,7 @@ folder from which the run can go on.
 from __future__ import annotations
 
 import glob
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -34,12 +35,19 @@ from onepass.runs.result import Result
 from onepass.runs.spec import Job, digest
 
 BUSY = "is being run by another process"
+LOST = "so the run cannot go on; --out elsewhere runs it anew"
 DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
 # What comes of values that are not what they have to be.
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 log = logging.getLogger("onepass")
 Measured = TypeVar("Measured", bound=Tick)
 TYPES = {kind: get_type_hints(kind) for kind in (Tick, Point)}
+CHECKPOINT_TYPES: dict[str, Any] = {
+    "files": dict[str, dict[str, int | str]],
+    "states": dict[str, object],
+    "dropped": dict[str, str],
+    "other_versions": OtherVersions,
+}
 
 
 @dataclass(frozen=True)
@@ -174,12 +182,15 @@ class RunFolder:
         fileio.append(self.lines_file(key), _as_text(lines))
 
     def complete(self, key: str, lines: Sequence[str]) -> None:
-        """Writes a file of lines again if somebody has changed or removed it since."""
+        """Sees a file of lines onto the disk, and writes it again if somebody has changed or
+        removed it since."""
         path = self.lines_file(key)
         found = path.read_bytes() if path.is_file() else None
         if found != (_as_text(lines).encode() if lines or key == EVENTS else None):
             log.warning("%s was changed while the run went on: it is written again", path)
             self.rewrite(key, lines)
+        elif found is not None:
+            fileio.sync(path)
 
     def rewrite(self, key: str, lines: Sequence[str]) -> None:
         """Puts a file of lines back to what it was; there is none for who has said nothing yet,
@@ -191,23 +202,58 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def save_checkpoint(self, payload: dict[str, Any], progress: SoFar) -> None:
-        """`payload` is the learner's; the file serves `onepass.open` as well."""
+        """Completes the files of lines, then writes the checkpoint, which holds their lengths and
+        digests. `payload` is the learner's; the checkpoint serves `onepass.open` as well."""
         from onepass.learning.checkpoint import file
 
         content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
-        file.write(self.checkpoint_file, content)
+        lines = content.pop("lines")
+        for key in lines:
+            self.complete(key, lines[key])
+        files = {key: _extent(_as_text(lines[key]).encode()) for key in lines}
+        file.write(self.checkpoint_file, {**content, "files": files})
 
     def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
-        """The content of the last whole checkpoint, and how far the run had come by then."""
+        """Returns the content of the last whole checkpoint, and how far the run had come by then;
+        raises CheckpointError if a file of lines does not begin as it did then."""
         from onepass.learning.checkpoint import file
 
         if not _is_there(self.checkpoint_file):
             return None
         content = file.read(self.checkpoint_file)
+        if "lines" in content:
+            raise CheckpointError(
+                f"{self.checkpoint_file} was written by an earlier version of onepass, {LOST}"
+            )
         try:
-            return content, _so_far(content)
+            return content, self._so_far(content)
         except DAMAGED:
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
+
+    def _so_far(self, content: dict[str, Any]) -> SoFar:
+        """Returns how far a run had come; raises one of DAMAGED if the checkpoint does not tell."""
+        tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
+        for name, kind in CHECKPOINT_TYPES.items():
+            check(name, content[name], kind)
+        if not 0 <= tick.step == content["state"]["steps"]:
+            raise ValueError("the learner and its progress do not belong together")
+        lines = {key: self._lines_before(key, extent) for key, extent in content["files"].items()}
+        for line in lines[EVENTS]:
+            point_of(line)
+        return SoFar(tick, lines, content["states"], content["dropped"], content["other_versions"])
+
+    def _lines_before(self, key: str, extent: dict[str, int | str]) -> list[str]:
+        """Returns the lines that a file had when the checkpoint was written."""
+        path, size = self.lines_file(key), int(extent["bytes"])
+        if not fileio.names_a_file(key):
+            raise ValueError("a file elsewhere")
+        found = path.read_bytes()[:size] if _is_there(path) else b""
+        if _extent(found) != extent:
+            raise CheckpointError(
+                f"{path} does not begin with the {size} bytes that it had when "
+                f"{self.checkpoint_file} was written, {LOST}"
+            )
+        return found.decode().split("\n")[:-1]
 
     def remove_partials(self) -> None:
         """Removes what a kill left half-written."""
@@ -251,27 +297,13 @@ def _made(kind: type[Measured], entry: dict[str, Any]) -> Measured:
     return kind(**entry)
 
 
-def _so_far(content: dict[str, Any]) -> SoFar:
-    """How far a run had come, from a checkpoint's content; one of DAMAGED if that is not told."""
-    tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
-    parts = {name: content[name] for name in ("lines", "states", "dropped")}
-    # Checkpoints of earlier versions do not have it.
-    progress = SoFar(tick, **parts, other_versions=content.get("other_versions", []))
-    check("lines", progress.lines, dict[str, list[str]])
-    check("states", progress.states, dict[str, object])
-    check("dropped", progress.dropped, dict[str, str])
-    check("other_versions", progress.other_versions, OtherVersions)
-    if not all(map(fileio.names_a_file, progress.lines)):
-        raise ValueError("a file elsewhere")
-    for line in progress.lines[EVENTS]:
-        point_of(line)
-    if not 0 <= tick.step == content["state"]["steps"]:
-        raise ValueError("the learner and its progress do not belong together")
-    return progress
-
-
 def _as_text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def _extent(content: bytes) -> dict[str, int | str]:
+    """Returns what a checkpoint holds of a file: its length and its digest."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _is_there(path: Path) -> bool:

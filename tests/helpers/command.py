@@ -133,12 +133,12 @@ def same(result: Result | dict[str, Any], keys: Iterable[str]) -> list[Any]:
 
 def execute_until_write(job: Job, out: Path, moment: int) -> None:
     """Runs a job that is killed when it has written, and not yet put in place, its n-th file."""
-    real, calls = os.fsync, iter(range(1, moment + 1))
+    real, calls = Path.replace, iter(range(1, moment + 1))
 
-    def fsync(file: int) -> None:
-        real(file)
+    def replace(partial: Path, path: Path) -> Path:
         if next(calls) == moment:
             os.kill(os.getpid(), signal.SIGKILL)
+        return real(partial, path)
 
-    os.fsync = fsync
+    Path.replace = replace
     run(job, out, resume=True, checkpoint=20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 import signal
@@ -28,7 +29,7 @@ from command import (
 from following import After, Following, Stopped, stop_after
 
 from onepass import InputError, Learner
-from onepass.base.errors import RunError, WriteError
+from onepass.base.errors import CheckpointError, RunError, WriteError
 from onepass.learning import registry
 from onepass.learning.checkpoint import file as checkpoint
 from onepass.runs.execute import run
@@ -388,11 +389,14 @@ def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: 
     path = tmp_path / job.folder_name / "events.jsonl"
 
     def replace() -> None:
-        path.unlink()
+        path.rename(tmp_path / "aside")
         path.symlink_to(precious)
 
     with pytest.raises(WriteError, match=rf"{path} .*link"):
         run(job, tmp_path, checkpoint=20, listeners=[After(25, replace)])
+    with untouched(tmp_path), pytest.raises(CheckpointError, match=f"^{path} "):
+        run(job, tmp_path, resume=True)
+    (tmp_path / "aside").replace(path)
     result = run(job, tmp_path, resume=True)
     assert precious.read_text() == "precious"
     assert same(result, SAME) == same(short, SAME)
@@ -423,3 +427,61 @@ def test_the_result_is_made_of_what_the_run_knows_whatever_becomes_of_its_events
     keys = (*SAME, "anytime_accuracy", "points")
     assert same(result, keys) == same(short, keys)
     assert timeless(events(path.parent)) == timeless(events(Path(short.out)))
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """The folder of a run that was stopped after 25 of 60 steps, five after its checkpoint."""
+    job = Job("er", "synthetic", device="cpu", probes=("balance",))
+    with pytest.raises(Stopped):
+        run(job, tmp_path, checkpoint=20, listeners=[stop_after(25)])
+    return tmp_path / job.folder_name
+
+
+@pytest.mark.parametrize("name", ["events", "balance"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_lines_that_changed_since_the_checkpoint_stop_the_run_from_going_on(
+    change: str, name: str, stopped: Path
+) -> None:
+    path = stopped / f"{name}.jsonl"
+    CHANGES[change](path)
+    job = Job("er", "synthetic", device="cpu", probes=("balance",))
+    with untouched(stopped), pytest.raises(CheckpointError, match=f"^{path} does not begin with"):
+        run(job, stopped.parent, resume=True)
+
+
+def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again(
+    stopped: Path,
+) -> None:
+    files = checkpoint.read(stopped / "checkpoint.pt")["files"]
+    files = {key: extent for key, extent in files.items() if extent["bytes"]}
+    assert files.keys() == {"events", "balance"}
+    seen = {}
+    follow = After(21, lambda: seen.update({key: read(key) for key in files}))
+
+    def read(key: str) -> bytes:
+        return (stopped / f"{key}.jsonl").read_bytes()
+
+    assert all(len(read(key)) > extent["bytes"] for key, extent in files.items())
+    before = {key: read(key)[: extent["bytes"]] for key, extent in files.items()}
+    job = Job("er", "synthetic", device="cpu", probes=("balance",))
+    run(job, stopped.parent, resume=True, listeners=[follow])
+    assert all(seen[key].startswith(before[key]) for key in files)
+    steps = [[json.loads(line)["step"] for line in read(key).splitlines()] for key in files]
+    assert all(found == sorted(set(found)) and found[-1] == 60 for found in steps)
+
+
+def test_a_checkpoint_holds_no_lines_however_many_there_are(stopped: Path) -> None:
+    content = (stopped / "checkpoint.pt").read_bytes()
+    lines = (stopped / "events.jsonl").read_bytes().splitlines()
+    assert lines and not any(line in content for line in lines)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_and_says_so(stopped: Path) -> None:
+    path = stopped / "checkpoint.pt"
+    content = checkpoint.read(path)
+    del content["files"]
+    checkpoint.write(path, {**content, "lines": {"events": []}})
+    job = Job("er", "synthetic", device="cpu", probes=("balance",))
+    with untouched(stopped), pytest.raises(CheckpointError, match=f"^{path} .* earlier version"):
+        run(job, stopped.parent, resume=True)
