@@ -7,18 +7,19 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onepass.evaluation import probes
-from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
-from onepass.runs.execute import run
 from onepass.runs.folder import RunFolder
-from onepass.runs.recorder import CheckpointEvery
-from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
+
+if TYPE_CHECKING:
+    from onepass.evaluation.callbacks import Listener
+    from onepass.runs.recorder import CheckpointEvery
+    from onepass.runs.resources import Supplies
 
 Watch = Callable[[int, Progress], None]
 Failed = Callable[[int, Exception], None]
@@ -38,6 +39,8 @@ class RunOptions:
         return self.resume and RunFolder.of(job, self.out).result_file.exists()
 
     def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+        from onepass.runs.execute import run
+
         return run(
             job,
             self.out,

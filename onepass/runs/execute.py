@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from reprlib import Repr
 from typing import Any
 
 from onepass.base import plugins
@@ -36,13 +35,12 @@ from onepass.runs.outcome import gpu_of, plain_settings, result_of
 from onepass.runs.recorder import CheckpointEvery, Recorder
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
-from onepass.runs.spec import Fingerprint, Job
+from onepass.runs.spec import Job
+from onepass.runs.status import check_same_run, shown
 from onepass.streams import Stream
 
 log = logging.getLogger("onepass")
 CALLED = {"source": "its method's file in the state"}
-SHORT = Repr()
-SHORT.maxdict, SHORT.maxstring, SHORT.maxother = 20, 200, 200
 
 
 def run(
@@ -72,7 +70,7 @@ def run(
         folder.refuse_existing()
     found = folder.description()
     if found is not None:
-        compare(folder, found, job)
+        check_same_run(folder, found, job)
     finished = folder.result()
     if finished is not None:
         _versions_differ(folder, job, finished.other_versions, anyway)
@@ -80,7 +78,7 @@ def run(
             log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
         return finished
     if found is not None:
-        _compare_probes(folder, found, job)
+        _check_probes(folder, found, job)
     observers = [*probes.made(job.probes), *listeners]
     check_keys(observers)
     stream, learner = supplies.take(job)
@@ -163,29 +161,7 @@ def _known(job: Job, out: Path, supplies: Supplies) -> Job:
         return job
 
 
-def compare(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    """A folder, which is described so, must hold the run that is asked for. Where the data are not
-    known, they are not compared."""
-    if "identity" not in found:
-        raise RunError(
-            f"{folder.path} was run by an earlier version, which did not record what a run is "
-            "known by: it cannot be resumed; --out puts the new run elsewhere"
-        )
-    asked = dict(found["job"])
-    if job.fingerprint is None:
-        job = replace(job, fingerprint=Fingerprint(str(asked.get("data_sha256")), 0))
-    wanted = job.known_by
-    if asked.get("data_sha256") != wanted["data_sha256"]:
-        raise RunError(f"{folder.path} was begun on other data than {job.dataset!r} is now")
-    names = [name for name in {**wanted, **asked} if asked.get(name) != wanted.get(name)]
-    if names:
-        told = [
-            f"{name} {_shown(asked.get(name))}, not {_shown(wanted.get(name))}" for name in names
-        ]
-        raise RunError(f"{folder.path} holds a run with other settings: {', '.join(told)}")
-
-
-def _compare_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+def _check_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
     """What a probe did not see it cannot tell afterwards."""
     began = found.get("probes", [])
     if sorted(began) != sorted(job.probes):
@@ -227,7 +203,7 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, So
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
-                f"{_shown(content.get(name))}, not {_shown(wanted[name])}"
+                f"{shown(content.get(name))}, not {shown(wanted[name])}"
             )
     return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
 
@@ -274,8 +250,3 @@ def _commit(began: dict[str, Any]) -> str | None:
     """Of the tree with which a run began."""
     commit = began.get("commit")
     return f"{commit}-dirty" if commit and began.get("dirty") else commit
-
-
-def _shown(value: Any) -> str:
-    """As much of a value as an error has room for."""
-    return SHORT.repr(value)

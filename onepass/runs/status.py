@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from reprlib import Repr
+from typing import Any, Literal
 
 from onepass.base.errors import CheckpointError, RunError
-from onepass.runs.execute import compare
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
-from onepass.runs.spec import Job
+from onepass.runs.spec import Fingerprint, Job
 
 RunStatus = Literal["finished", "to resume", "to run", "being run", "damaged"]
+SHORT = Repr()
+SHORT.maxdict, SHORT.maxstring, SHORT.maxother = 20, 200, 200
 FILES = ("result.json", "events.jsonl", "checkpoint.pt")
 
 
@@ -39,11 +42,31 @@ def finished(folder: RunFolder, job: Job) -> Result | None:
     try:
         described, result = folder.description(), folder.result()
         if described is not None and result is not None:
-            compare(folder, described, job)
+            check_same_run(folder, described, job)
             return result
     except RunError:
         pass
     return None
+
+
+def check_same_run(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+    """Raises a RunError if a folder, described by `found`, holds another run than the job's. Data
+    that are not known yet are not compared."""
+    if "identity" not in found:
+        raise RunError(
+            f"{folder.path} was run by an earlier version, which did not record what a run is "
+            "known by: it cannot be resumed; --out puts the new run elsewhere"
+        )
+    asked = dict(found["job"])
+    if job.fingerprint is None:
+        job = replace(job, fingerprint=Fingerprint(str(asked.get("data_sha256")), 0))
+    wanted = job.known_by
+    if asked.get("data_sha256") != wanted["data_sha256"]:
+        raise RunError(f"{folder.path} was begun on other data than {job.dataset!r} is now")
+    names = [name for name in {**wanted, **asked} if asked.get(name) != wanted.get(name)]
+    if names:
+        told = [f"{name} {shown(asked.get(name))}, not {shown(wanted.get(name))}" for name in names]
+        raise RunError(f"{folder.path} holds a run with other settings: {', '.join(told)}")
 
 
 def _status(folder: RunFolder) -> tuple[RunStatus, str]:
@@ -66,3 +89,8 @@ def _damage(folder: RunFolder, described: bool, result: Result | None) -> str:
     if result is not None and not folder.has_all_points(result):
         return f"{folder.events_file} lacks points of its run"
     return ""
+
+
+def shown(value: Any) -> str:
+    """Returns as much of a value as an error has room for."""
+    return SHORT.repr(value)

@@ -39,7 +39,6 @@ from onepass.base.text import quoted
 from onepass.data.known import is_path
 from onepass.evaluation import probes
 from onepass.learning import registry
-from onepass.learning.learner import Learner
 from onepass.runs.spec import Job
 
 MOST_SEEDS = 1000
@@ -249,6 +248,8 @@ def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
 
 
 def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Job:
+    from onepass.learning.learner import Learner
+
     settings = {
         name[1:]: toml.as_text(one, name[1:])
         for name, one in chosen.items()
