@@ -60,7 +60,7 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
     assert result.anytime_accuracy is None
     assert result.accuracy == pytest.approx(result.mean_task_accuracy)
     (row,) = rows.summarise([result])
-    assert row.forgetting is None
+    assert row.over("forgetting") is None
     table = layout.grid([row])
     assert [len(cells) for cells in table.body] == [len(table.header)]
 
@@ -108,7 +108,7 @@ def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_re
     assert "\n" not in str(refused.value)
     stopped(out, 12, anyway=True)  # was at 5
     stopped(out, 17)  # with the versions of the last checkpoint
-    monkeypatch.setattr("onepass.runs.folder.__version__", "0.0.9")
+    monkeypatch.setattr("onepass.runs.environment.__version__", "0.0.9")
     with untouched(out), pytest.raises(RunError, match=r"onepass .*0\.0\.9"):
         run(JOB, out, resume=True)
     result = run(JOB, out, resume=True, anyway=True)
