@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.settings import check
+from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
 from onepass.sweeps.run import SweepListener, SweptRun, complete
 from onepass.sweeps.sweep_file import PlannedRun
@@ -80,7 +81,6 @@ def paper(
     check("seeds", seeds, int)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
-    from onepass.executors import RunOptions
     from onepass.gsa_paper import page  # with all of matplotlib
     from onepass.report.html import page as webpage
 

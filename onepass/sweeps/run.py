@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from onepass import executors
 from onepass.base import devices
 from onepass.base.errors import DataError, InputError, UnknownNameError
 from onepass.base.settings import check
+from onepass.executors import RunOptions
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder, make_folder
-from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.runs.status import RunStatus, finished, set_aside
@@ -29,7 +30,7 @@ from onepass.sweeps.sweep_file import PlannedRun
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
-    from onepass.executors import AtOnce, Executor, RunOptions
+    from onepass.executors import AtOnce, Executor
     from onepass.runs.recorder import CheckpointEvery
 
 OUT = Path("runs")
@@ -131,8 +132,6 @@ def sweep(
     >>> [run.name for run in runs]
     ['er-digits-m100-s0', 'gsa-digits-m100-s0', 'er-digits-m100-s1', 'gsa-digits-m100-s1']
     """
-    from onepass.executors import RunOptions
-
     until = math.inf if time_limit is None else time.monotonic() + _seconds(time_limit)
     planned = sweep_file.read(
         Path(file) if isinstance(file, str) else file,
@@ -170,8 +169,6 @@ def complete(
 ) -> list[SweptRun]:
     """Does what is not done yet of runs that are planned, until some time (of `time.monotonic`).
     Returns them, each once; `kept`: their folders are not temporary."""
-    from onepass import executors
-
     planned = sweep_file.without_repeats(_fingerprinted(planned, all_data=append is not None))
     if any(one.job.deterministic for one in planned):
         devices.allow_determinism()
@@ -301,6 +298,8 @@ def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[Pla
     """Returns the runs with the fingerprints of their data. To find a run among lines there is no
     way without; run folders of datasets that have a name are found without, and their data may be
     gone."""
+    from onepass.runs.resources import Supplies
+
     supplies = Supplies()
 
     def with_fingerprint(job: Job) -> Job:
