@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Listener as Listener
     from onepass.evaluation.loop import evaluate as evaluate
     from onepass.evaluation.probes import BalanceProbe as BalanceProbe
+    from onepass.gsa_paper.paper import paper as paper
     from onepass.learning.checkpoint.file import open_learner as open  # noqa: F401
     from onepass.learning.learner import Learner as Learner
     from onepass.methods import *  # noqa: F403 - a method is added by one line, and that is there
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from onepass.streams import ClassIncremental as ClassIncremental
     from onepass.streams import LongTail as LongTail
     from onepass.streams import Stream as Stream
+    from onepass.sweeps.run import sweep as sweep
     from onepass.version import __version__ as __version__
 
 __getattr__, __all__ = attach(__name__)

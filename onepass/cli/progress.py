@@ -74,25 +74,24 @@ class Bars:
 class ManyBars:
     """A bar for all runs of a sweep, and one for each that is running."""
 
-    def __init__(self, jobs: Sequence[Job], skipped: int) -> None:
-        self.jobs, self.failed = jobs, 0
+    def __init__(self) -> None:
+        self.failed = 0
         self.shown = progress()
-        whole = len(jobs) + skipped
-        self.all = self.shown.add_task("all runs", total=whole, completed=skipped, note="")
         self.bar_of: dict[int, TaskID] = {}
 
-    def __enter__(self) -> Self:
+    def start(self, names: Sequence[str], done: int) -> None:
+        self.names = names
+        self.all = self.shown.add_task("all runs", total=len(names), completed=done, note="")
         self.shown.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         for index in list(self.bar_of):
             self._remove(index)
         self.shown.stop()
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
         if index not in self.bar_of:
-            name = plain(self.jobs[index].folder_name)
+            name = plain(self.names[index])
             self.bar_of[index] = self.shown.add_task(name, total=now.steps, note="")
         note = "" if now.accuracy is None else f"task {now.task + 1}: {now.accuracy:.1f} %"
         self.shown.update(self.bar_of[index], completed=now.step, note=note)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from onepass.base.errors import InputError
+from onepass.base.settings import check
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
@@ -34,6 +36,11 @@ class RunOptions:
     resume: bool = False
     checkpoint: CheckpointEvery = "auto"
     anyway: bool = False
+
+    def __post_init__(self) -> None:
+        check("checkpoint", self.checkpoint, CheckpointEvery)
+        if isinstance(self.checkpoint, int) and self.checkpoint < 1:
+            raise InputError(f"checkpoint must be at least 1 step, not {self.checkpoint}")
 
     def is_finished(self, job: Job) -> bool:
         return self.resume and RunFolder.of(job, self.out).result_file.exists()

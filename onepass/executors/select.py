@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 
 from onepass.base import devices
+from onepass.base.errors import InputError
+from onepass.base.settings import check
 from onepass.executors.base import Executor
 from onepass.executors.processes.pool import Processes
 from onepass.executors.serial import Serial
@@ -20,6 +22,9 @@ AtOnce = int | Literal["auto"]  # auto: as many as are fast
 def choose(jobs: Sequence[Job], at_once: AtOnce = 1, *, isolated: bool = False) -> Executor:
     """Returns what runs these jobs, so many at a time. `isolated`: each run is in a process of its
     own even if they come one after another, so that one that is killed takes no other with it."""
+    check("jobs", at_once, AtOnce)
+    if at_once != "auto" and at_once < 1:
+        raise InputError(f"jobs must be at least 1 at a time, not {at_once}")
     count = fitting(at_once, jobs)
     return Processes(count) if isolated or count > 1 else Serial()
 

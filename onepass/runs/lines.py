@@ -30,11 +30,15 @@ def read(path: Path) -> list[Result]:
 def append(path: Path, result: Result, *, once: bool = False) -> None:
     """Adds one line, whole or not at all, whoever else adds to the file at the same time. What a
     kill left of a line before it is cut off. `once`: not if the file has that run already."""
-    if path.suffix != SUFFIX:
-        raise RunError(f"a file of lines must end in {SUFFIX}, not {path.name!r}")
+    check_name(path)
     line = {name: value for name, value in result.as_json().items() if name != "out"}
     known = json.dumps({"identity": result.identity})[1:-1]
     fileio.append_line(path, json.dumps(line), unless=known if once else "")
+
+
+def check_name(path: Path) -> None:
+    if path.suffix != SUFFIX:
+        raise RunError(f"a file of lines must end in {SUFFIX}, not {path.name!r}")
 
 
 def texts(path: Path) -> list[tuple[str, str]]:

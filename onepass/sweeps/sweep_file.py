@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -62,6 +62,7 @@ OPTIONS: dict[str, Any] = {
 }
 LEAST = {"memory": 0, "seeds": 1, "every": 1, "threads": 1, "image-size": 1}
 MOST = {"seeds": MOST_SEEDS, "threads": 1024}
+WITHOUT_FILE = Path("the sweep")  # in errors; paths of data are seen from here then
 Table = dict[str, Any]
 
 
@@ -74,16 +75,17 @@ class PlannedRun:
 
 
 def read(
-    path: Path,
+    source: Path | Mapping[str, Any],
     *,
     device: str = "auto",
     data_root: str | None = None,
     imports: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """The runs of a sweep file, in their order; the same one may still be there twice. Whatever is
-    wrong with it is one line that names the file and the key. What the file and `imports` name is
-    imported, here and by whoever runs the jobs."""
-    content = toml.read(path)
+    """Returns the runs of a sweep file, or of what would stand in one, in their order; the same one
+    may still be there twice. Whatever is wrong is one line that names the file and the key. What
+    the file and `imports` name is imported, here and by whoever runs the jobs."""
+    path = source if isinstance(source, Path) else WITHOUT_FILE
+    content = toml.read(source) if isinstance(source, Path) else dict(source)
     modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
     plugins.import_named(modules)
     _check(path, content)
