@@ -57,6 +57,10 @@ class RunError(OnepassError):
     """A run folder that exists already, belongs to other settings, or cannot be written."""
 
 
+class BusyError(RunError):
+    """A run that another process is at just now."""
+
+
 class TrainingError(RuntimeError):
     """Training itself failed; the command line exits with 1."""
 
