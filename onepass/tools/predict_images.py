@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.base.errors import DataError, InputError, RunError
+from onepass.base.errors import DataError, InputError
 from onepass.data.files import contents, decode, reading
 from onepass.data.folders import SUFFIXES
 from onepass.learning.checkpoint.file import read, restored_to_predict
-from onepass.runs.folder import RunFolder
-from onepass.unlike import Doubt, Doubts
 
 
 class Prediction(NamedTuple):
@@ -30,9 +27,8 @@ class Unreadable(NamedTuple):
     problem: str
 
 
-def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable | Doubt]:
-    """Every image of a folder (or one image), scaled to the size that the learner takes; then what
-    there is to doubt about them."""
+def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
+    """Yields what every image of a folder (or one image) is, scaled to the learner's size."""
     content = read(model)
     learner = restored_to_predict(content, str(model), device=device)
     shape = content["state"].get("shape", [])
@@ -48,27 +44,15 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
         )
     names = learner.class_names
     channels, height, width = shape
-    doubts = Doubts(learner, scaled=_were_scaled(model))
     for path in _images(images):
         try:
-            file = contents(path)
-            pixels = decode(file, str(path), (channels, height, width), resize=True)
+            pixels = decode(contents(path), str(path), (channels, height, width), resize=True)
         except DataError as problem:
             yield Unreadable(str(path), str(problem))
             continue
-        doubts.look(file, str(path), pixels)
         probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
         name = names[int(probabilities.argmax())]
         yield Prediction(str(path), name, float(probabilities.max()))
-    yield from doubts.told()
-
-
-def _were_scaled(model: Path) -> bool:
-    """Whether the model is a run's, and that run has scaled its images."""
-    with suppress(RunError, OSError):
-        run = RunFolder(model.parent).description() or {}
-        return "image_size=" in str(run.get("variant"))
-    return False
 
 
 def _images(images: Path) -> list[Path]:
