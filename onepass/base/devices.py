@@ -100,6 +100,20 @@ def finest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """Returns how much memory a GPU has left for tensors of this process; None where nobody knows.
+
+    >>> free_bytes(resolve("cpu")) is None
+    True
+    """
+    import torch
+
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
+
+
 def at_hand(value: torch.Tensor) -> bool:
     """Whether reading it waits for nothing: it lies on the host. (A fake tensor has no value.)"""
     import torch

@@ -31,15 +31,12 @@ def predict(
 ) -> None:
     """Print path, class and probability (softmax) of every image."""
     from onepass.tools.predict_images import Unreadable, classify
-    from onepass.unlike import Doubt
 
     failed = 0
     for entry in classify(model, folder, device):
         if isinstance(entry, Unreadable):
             messages.print(plain(f"error: {entry.problem}"))
             failed += 1
-        elif isinstance(entry, Doubt):
-            messages.print(plain(f"warning: {entry.problem}"))
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))
         else:

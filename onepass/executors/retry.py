@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -17,6 +17,15 @@ FailureKind = Literal["memory", "input", "training", "bug", "killed"]
 NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
 MENDABLE = (OnepassError, OSError)  # by the user
 log = logging.getLogger("onepass")
+
+
+class Failure(NamedTuple):
+    """What a run has failed of, in another process; `error` is the class of the error if that is
+    one of ours."""
+
+    kind: FailureKind
+    why: str
+    error: str = ""
 
 
 def failure_kind(problem: Exception) -> FailureKind:

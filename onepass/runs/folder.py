@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from onepass.base import fileio
-from onepass.base.errors import CheckpointError, RunError, WriteError
+from onepass.base.errors import BusyError, CheckpointError, RunError, WriteError
 from onepass.base.settings import check
 from onepass.base.text import plain
 from onepass.evaluation.callbacks.base import EVENTS
@@ -34,7 +34,6 @@ from onepass.runs.environment import OtherVersions
 from onepass.runs.result import Result
 from onepass.runs.spec import Job, digest
 
-BUSY = "is being run by another process"
 LOST = "so the run cannot go on; --out elsewhere runs it anew"
 DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
 # What comes of values that are not what they have to be.
@@ -95,7 +94,7 @@ class RunFolder:
             try:
                 held.enter_context(fileio.locked(path, wait=False))
             except BlockingIOError:
-                raise RunError(f"{self.path} {BUSY}") from None
+                raise BusyError(f"{self.path} is being run by another process") from None
             except OSError as problem:
                 raise RunError(f"{path} cannot be locked: {problem.strerror}") from None
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -10,10 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.settings import check
 from onepass.base.text import as_html, brief, quoted
 from onepass.data.base import Dataset
+
+log = logging.getLogger("onepass")
 
 
 class Stream:
@@ -124,8 +128,10 @@ class Stream:
         return x
 
     def on(self, device: torch.device) -> Stream:
-        """The same stream with its samples on a device; labels stay where `learn` reads them."""
-        if device.type == "cpu":
+        """Returns the same stream with its samples on a device; labels stay where `learn` reads
+        them. Samples that would take more than half of the memory that is free there stay on the
+        host, from which they are moved batch by batch: steps and scores need memory too."""
+        if device.type == "cpu" or not self._has_room_on(device):
             return self
         moved = copy.copy(self)
         moved.dataset = replace(
@@ -136,6 +142,17 @@ class Stream:
         sizes = [len(index) for index in self._batches]
         moved._places = list(torch.split(torch.cat(self._batches).to(device), sizes))
         return moved
+
+    def _has_room_on(self, device: torch.device) -> bool:
+        size = self.dataset.train_x.nbytes + self.dataset.test_x.nbytes
+        free = devices.free_bytes(device)
+        if free is None or 2 * size <= free:
+            return True
+        log.warning(
+            "%s stays on the host: it takes %d MB, and %s has %d MB left; batches are moved",
+            *(quoted(self.dataset.name), size // 10**6, device, free // 10**6),
+        )
+        return False
 
     def indices(self, step: int) -> Tensor:
         return self._batches[step]

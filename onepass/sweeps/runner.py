@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from onepass.base.errors import BusyError
 from onepass.executors import Executor, RunOptions, Watch
-from onepass.runs.folder import BUSY, RunFolder
+from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.runs.status import RunStatus, finished, status_of
@@ -95,7 +96,7 @@ def carry_out(
             scheduler, options, executor, _renumbered(watch, left), until
         ):
             scheduler.ended(number)
-            if isinstance(outcome, Exception) and BUSY in str(outcome):
+            if isinstance(outcome, BusyError):
                 scheduler.passed.append(number)
                 continue
             if isinstance(outcome, Result):

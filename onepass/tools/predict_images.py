@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.base.errors import DataError, InputError, RunError
-from onepass.data.files import contents, decode, reading
+import numpy as np
+
+from onepass.base.errors import DataError, InputError
+from onepass.data.files import Array, contents, decode, reading
 from onepass.data.folders import SUFFIXES
 from onepass.learning.checkpoint.file import read, restored_to_predict
-from onepass.runs.folder import RunFolder
-from onepass.unlike import Doubt, Doubts
+from onepass.learning.learner import Learner
+
+BATCH = 64  # images that are scored at once
 
 
 class Prediction(NamedTuple):
@@ -30,9 +32,8 @@ class Unreadable(NamedTuple):
     problem: str
 
 
-def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable | Doubt]:
-    """Every image of a folder (or one image), scaled to the size that the learner takes; then what
-    there is to doubt about them."""
+def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
+    """Yields what every image of a folder (or one image) is, scaled to the learner's size."""
     content = read(model)
     learner = restored_to_predict(content, str(model), device=device)
     shape = content["state"].get("shape", [])
@@ -46,29 +47,28 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
             f"{model} has learned float images, of which a file does not say how they were made: "
             "use onepass.open and predict"
         )
-    names = learner.class_names
-    channels, height, width = shape
-    doubts = Doubts(learner, scaled=_were_scaled(model))
-    for path in _images(images):
+    paths = _images(images)
+    for start in range(0, len(paths), BATCH):
+        yield from _classified(learner, paths[start : start + BATCH], tuple(shape))
+
+
+def _classified(
+    learner: Learner, paths: list[Path], shape: tuple[int, int, int]
+) -> list[Prediction | Unreadable]:
+    """Returns what each of some files is, all images scored at once."""
+    entries: dict[Path, Prediction | Unreadable] = {}
+    images: dict[Path, Array] = {}
+    for path in paths:
         try:
-            file = contents(path)
-            pixels = decode(file, str(path), (channels, height, width), resize=True)
+            images[path] = decode(contents(path), str(path), shape, resize=True)
         except DataError as problem:
-            yield Unreadable(str(path), str(problem))
-            continue
-        doubts.look(file, str(path), pixels)
-        probabilities = learner.scores(pixels[None]).softmax(dim=1)[0]
-        name = names[int(probabilities.argmax())]
-        yield Prediction(str(path), name, float(probabilities.max()))
-    yield from doubts.told()
-
-
-def _were_scaled(model: Path) -> bool:
-    """Whether the model is a run's, and that run has scaled its images."""
-    with suppress(RunError, OSError):
-        run = RunFolder(model.parent).description() or {}
-        return "image_size=" in str(run.get("variant"))
-    return False
+            entries[path] = Unreadable(str(path), str(problem))
+    if images:
+        names = learner.class_names
+        best = learner.scores(np.stack(list(images.values()))).softmax(dim=1).max(dim=1)
+        found = zip(images, best.values.tolist(), best.indices.tolist(), strict=True)
+        entries |= {path: Prediction(str(path), names[row], score) for path, score, row in found}
+    return [entries[path] for path in paths]
 
 
 def _images(images: Path) -> list[Path]:

@@ -12,7 +12,6 @@ from PIL import Image
 
 import onepass as package
 from onepass.runs.execute import run
-from onepass.runs.spec import Job
 
 
 @pytest.fixture(scope="module")
@@ -121,64 +120,3 @@ def test_a_learner_of_vectors_says_that_it_takes_no_images(images: Path, tmp_pat
     assert done.status == 2
     assert "images" in done.error
     assert "onepass.open" in done.error
-
-
-# ---- images that cannot be what the model has learned
-
-
-def written(pixels: np.ndarray, folder: Path) -> Path:
-    folder.mkdir()
-    for index, one in enumerate(pixels):
-        Image.fromarray(one).save(folder / f"{index}.png")
-    return folder
-
-
-def warned(model: Path, folder: Path) -> list[str]:
-    done = onepass("predict", model, folder)
-    assert len(predicted(done)) == len(list(folder.iterdir()))
-    return [line for line in done.err.splitlines() if line.startswith("warning: ")]
-
-
-def test_images_unlike_those_that_were_learned_are_classified_with_a_warning(
-    model: Path, tmp_path: Path
-) -> None:
-    digits = package.load("digits").test_x[:12, 0].numpy()
-    rng = np.random.default_rng(0)
-    tinted = np.stack([digits, digits // 2, digits // 4], axis=-1)
-    tinted[:3] = digits[:3, ..., None]  # grey, whatever the file calls itself
-    unlike = {
-        "white paper": (255 - digits, "black and white"),
-        "sixteen levels": (digits // 16, "another range"),
-        "larger": (np.kron(digits, np.ones((1, 3, 3), np.uint8)), "12 of 12 images are not 8x8"),
-        "coloured": (tinted, "9 of 12 images are coloured"),
-    }
-    assert warned(model, written(digits, tmp_path / "right")) == []
-    for name, (pixels, problem) in unlike.items():
-        (warning,) = warned(model, written(pixels, tmp_path / name))
-        assert problem in warning
-    noise = rng.integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    assert len(warned(model, written(noise, tmp_path / "noise"))) == 3
-
-
-def test_grey_images_are_unlike_coloured_ones(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    colours = rng.integers(0, 256, (20, 3, 8, 8), dtype=np.uint8)
-    learner = package.ER(memory=20)
-    learner.learn(colours, np.arange(20) % 2)
-    learner.save(tmp_path / "model.pt")
-    grey = written(colours[:, 0], tmp_path / "grey")
-    (warning,) = warned(tmp_path / "model.pt", grey)
-    assert "20 of 20 images are grey" in warning
-    same = written(colours.transpose(0, 2, 3, 1), tmp_path / "same")
-    assert warned(tmp_path / "model.pt", same) == []
-
-
-def test_a_run_that_scales_its_images_takes_images_of_any_size(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("cats", "dogs"):
-        written(rng.integers(0, 256, (8, 12, 12, 3), dtype=np.uint8), data / name)
-    chosen = {"image_size": 8, "test_fraction": 0.5, "tasks": 1, "device": "cpu"}
-    result = run(Job("er", str(data), **chosen), tmp_path / "runs")
-    assert warned(Path(result.out) / "checkpoint.pt", data / "cats") == []

@@ -16,14 +16,28 @@ from typing import Any
 import pytest
 from command import Done, command, events, onepass, same, timeless, untouched
 from following import After, Stopped, stop_after
+from puppets import play
 from workers import alive, workers
 
 from onepass import executors
-from onepass.base.errors import RunError, TooLargeError, TrainingError
+from onepass.base.errors import (
+    CheckpointError,
+    DataError,
+    InputError,
+    MissingEntryError,
+    OnepassError,
+    RunError,
+    TooLargeError,
+    TrainingError,
+    UnknownNameError,
+    WriteError,
+)
 from onepass.evaluation.callbacks import Forwarder, Listener, Progress
 from onepass.executors import RunOptions, execute_all
 from onepass.executors.processes import worker
 from onepass.executors.processes.pool import Processes
+from onepass.executors.processes.ram import Taken
+from onepass.executors.retry import Failure
 from onepass.learning.checkpoint import file
 from onepass.runs.execute import run
 from onepass.runs.resources import Supplies
@@ -165,7 +179,7 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     assert max(now.step for index, now in told if index == 0) > 0
 
 
-def attempt(how: RunOptions) -> tuple[str, Any]:
+def attempt(how: RunOptions) -> tuple[str, Failure]:
     return worker.attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
 
 
@@ -189,9 +203,37 @@ def test_what_the_user_can_mend_is_told_as_such_by_a_worker(
     hinder: Callable[[Job, Path], None], tmp_path: Path
 ) -> None:
     hinder(SHORT, tmp_path / SHORT.folder_name)
-    word, (kind, message) = attempt(RunOptions(tmp_path, resume=True))
-    assert (word, kind) == ("failed", "input"), message
-    assert SHORT.folder_name in message
+    word, failure = attempt(RunOptions(tmp_path, resume=True))
+    assert (word, failure.kind) == ("failed", "input"), failure.why
+    assert SHORT.folder_name in failure.why
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (DataError("no file of images"), DataError),
+        (CheckpointError("of another method"), CheckpointError),
+        (MissingEntryError("no steps"), MissingEntryError),
+        (UnknownNameError("method", "gsaa", ["gsa"]), UnknownNameError),
+        (WriteError("the disk is full"), WriteError),
+        (FileNotFoundError("no such file"), RunError),
+        (type("Mine", (InputError,), {})("of a plugin"), InputError),
+        (MemoryError("too much"), TooLargeError),
+    ],
+)
+def test_an_error_comes_back_from_a_worker_as_it_was_raised_there(
+    problem: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors that are not ours, as ours that say the same."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(RunOptions, "run", fail)
+    play(monkeypatch, lambda job, gpu: (*attempt(RunOptions(tmp_path)), Taken()))
+    with pytest.raises(OnepassError) as raised:
+        list(execute_all([SHORT], RunOptions(tmp_path), Processes(1)))
+    assert (type(raised.value), str(raised.value)) == (kind, str(problem))
 
 
 def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
@@ -201,9 +243,9 @@ def test_a_bug_before_there_is_a_log_travels_with_its_traceback(
         raise ZeroDivisionError("no")
 
     monkeypatch.setattr(RunOptions, "run", fail)
-    word, (kind, message) = attempt(RunOptions(tmp_path))
-    assert (word, kind) == ("failed", "bug")
-    assert "Traceback" in message and "ZeroDivisionError: no" in message
+    word, failure = attempt(RunOptions(tmp_path))
+    assert (word, failure.kind) == ("failed", "bug")
+    assert "Traceback" in failure.why and "ZeroDivisionError: no" in failure.why
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 from onepass.executors.processes import slot
 from onepass.executors.processes.gpus import VISIBLE
 from onepass.executors.processes.ram import Taken
+from onepass.executors.retry import Failure, FailureKind
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -29,8 +30,8 @@ def result(job: Job, taken: Taken | None = None) -> tuple[Any, ...]:
     return "result", Result(**{**nothing, "seed": job.seed}), taken or Taken()
 
 
-def failed(kind: str) -> tuple[Any, ...]:
-    return "failed", (kind, "no luck"), Taken()
+def failed(kind: FailureKind) -> tuple[Any, ...]:
+    return "failed", Failure(kind, "no luck"), Taken()
 
 
 class Puppets:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import onepass
 from onepass import ClassIncremental, Dataset, InputError
+from onepass.base import devices
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
@@ -219,3 +220,22 @@ def test_the_same_classes_may_come_again_with_other_inputs():
 def test_an_order_that_numbers_no_samples_is_refused(order):
     with pytest.raises(onepass.InputError, match="order must"):
         onepass.Stream(onepass.load("digits"), order)
+
+
+# ---- on a device, for which torch's `meta` stands here
+
+
+@pytest.mark.parametrize(("free", "where"), [(None, "meta"), (800, "meta"), (799, "cpu")])
+def test_samples_stay_on_the_host_if_a_device_has_no_room_for_them(
+    free, where, monkeypatch, caplog
+):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: free)
+    stream = ClassIncremental(dataset([100, 100]), tasks=2)  # 400 bytes with the test samples
+    moved = stream.on(torch.device("meta"))
+    x, y = moved.batch(3)
+    assert (x.device.type, y.device.type) == (where, "cpu")
+    assert torch.equal(y, stream.batch(3)[1])
+    assert moved.dataset.test_x.device.type == where
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (where == "cpu")
+    assert all("'tiny' stays on the host" in line for line in told)

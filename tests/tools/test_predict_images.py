@@ -88,3 +88,24 @@ def test_class_names_that_do_not_fit_are_told_with_their_checkpoint(model, tmp_p
     (tmp_path / "1.png").write_bytes(formats.encoded(DARK_ABOVE))
     done = onepass("predict", path, tmp_path)
     assert done.status == 2 and str(path) in done.error
+
+
+def test_a_folder_is_scored_in_batches_and_told_in_the_order_of_its_files(
+    model, tmp_path, monkeypatch
+):
+    """Each with the class that it has alone; files between that are no images cost no batch."""
+    for number in range(150):
+        turned = DARK_ABOVE if number % 3 else 255 - DARK_ABOVE
+        (tmp_path / f"{number:03}.png").write_bytes(formats.encoded(turned))
+    for number in (0, 70):
+        (tmp_path / f"{number:03}.png").write_bytes(b"none")
+    sizes, scores = [], ER.scores
+    monkeypatch.setattr(ER, "scores", lambda self, x: sizes.append(len(x)) or scores(self, x))
+    together = found(model, tmp_path)
+    assert len(sizes) < 10 and sum(sizes) == 148
+    assert [entry.path for entry in together] == sorted(map(str, tmp_path.iterdir()))
+    (lone,) = found(model, tmp_path / "001.png")
+    assert (lone.label, together[1].label, together[3].label) == ("above", "above", "below")
+    assert together[1].score == pytest.approx(lone.score)
+    bad = [number for number, entry in enumerate(together) if isinstance(entry, Unreadable)]
+    assert bad == [0, 70]

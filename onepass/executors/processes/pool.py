@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from multiprocessing import connection
 
 from onepass.base import devices
-from onepass.base.errors import RunError, TooLargeError, TrainingError
+from onepass.base.errors import TrainingError, made_again
 from onepass.evaluation.loop import make_ready
 from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.processes import gpus as places
@@ -21,14 +21,14 @@ from onepass.executors.processes.gpus import Gpu
 from onepass.executors.processes.ram import Memory, Taken
 from onepass.executors.processes.slot import Slot, ended
 from onepass.executors.queue import Fits, Queue
-from onepass.executors.retry import FailureKind, Retries
+from onepass.executors.retry import Failure, Retries
 from onepass.learning import execution
 from onepass.runs.folder import RunFolder
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 
 PAUSE = 1.0  # seconds until a slot that found nothing to run looks again
-MENDABLE = {"memory": TooLargeError, "input": RunError}
+MENDABLE = {"memory": "TooLargeError", "input": "RunError"}  # of errors that are not ours
 
 
 class Processes:
@@ -138,14 +138,14 @@ class Processes:
             self.memory.saw(job, slot.taken)
             yield index, content
             return
-        kind, why = content
-        folder = RunFolder.of(job, retries.options.out)
+        failure: Failure = content
+        kind, why = failure.kind, failure.why
         if kind == "killed":
-            folder.note(why)
+            RunFolder.of(job, retries.options.out).note(why)
         if retries.again(job, kind, why, crowded=slot.crowded and kind != "bug"):
             queue.put_back(index)
         else:
-            yield index, _error(kind, why, job)
+            yield index, _error(failure, job)
 
 
 def _heard(slots: Sequence[Slot], until: float) -> list[Slot]:
@@ -156,9 +156,11 @@ def _heard(slots: Sequence[Slot], until: float) -> list[Slot]:
     return [slot for slot in slots if slot.worker and slot.worker.pipe in ready]
 
 
-def _error(kind: FailureKind, why: str, job: Job) -> Exception:
+def _error(failure: Failure, job: Job) -> Exception:
+    """Returns what to raise here: an error that the user can mend as it was raised there."""
+    kind, why, error = failure
     if kind in MENDABLE:
-        return MENDABLE[kind](why)
+        return made_again(error or MENDABLE[kind], why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""
     more = "; run --resume, or the same sweep, goes on with it" if kind == "killed" else ""
     return TrainingError(f"{job.folder_name}{tried}: {why}{more}")

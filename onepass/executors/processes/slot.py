@@ -17,6 +17,7 @@ from onepass.executors.processes import gpus
 from onepass.executors.processes.gpus import Gpu
 from onepass.executors.processes.ram import Taken, killed_by_kernel
 from onepass.executors.processes.worker import work
+from onepass.executors.retry import Failure
 from onepass.runs.spec import Job
 
 NOTHING = Taken()
@@ -84,7 +85,7 @@ class Slot:
         try:
             word, content, self.worker.taken = self.worker.pipe.recv()
         except (EOFError, OSError):
-            return "failed", ("killed", self._death())
+            return "failed", Failure("killed", self._death())
         return word, content
 
     def _death(self) -> str:

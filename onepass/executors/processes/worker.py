@@ -11,10 +11,11 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
+from onepass.base.errors import name_of_ours
 from onepass.evaluation.callbacks.progress import Forwarder
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import ram
-from onepass.executors.retry import failure_kind, in_a_line
+from onepass.executors.retry import Failure, failure_kind, in_a_line
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
 
@@ -24,7 +25,7 @@ def work(pipe: Connection) -> None:
     parent: whatever it was writing can be resumed.
 
     Messages are of a word, what it is about, and the memory that is taken: `progress`, or at the
-    end of a run `result`, or `failed` with the kind of failure and its words.
+    end of a run `result`, or `failed` with a `Failure`.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()
@@ -60,7 +61,8 @@ def attempt(
         return "result", options.run(job, forwarder, supplies)
     except Exception as problem:
         kind = failure_kind(problem)
-        return "failed", (kind, _told(problem) if kind == "bug" else str(problem))
+        why = _told(problem) if kind == "bug" else str(problem)
+        return "failed", Failure(kind, why, name_of_ours(problem))
 
 
 def _told(problem: Exception) -> str:
