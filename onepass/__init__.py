@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onepass.streams import LongTail as LongTail
     from onepass.streams import Stream as Stream
     from onepass.sweeps.run import sweep as sweep
+    from onepass.tuning.tune import tune as tune
     from onepass.version import __version__ as __version__
 
 __getattr__, __all__ = attach(__name__)

@@ -25,11 +25,10 @@ from onepass.learning import registry
 from onepass.report import layout, rows
 from onepass.runs.query import warn_of_missing_points
 from onepass.runs.result import Result
-from onepass.runs.spec import Job, Normalise
+from onepass.runs.spec import CheckpointEvery, Job, Normalise
 
 if TYPE_CHECKING:
     from onepass.executors import AtOnce, Executor, RunOptions
-    from onepass.runs.recorder import CheckpointEvery
 
 IMPORT_AFTER = 2.0  # seconds
 CLASS_ORDERS = ("natural", "shuffled")

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from onepass import executors
-from onepass.base import devices, plugins, toml
-from onepass.base.errors import InputError, TrainingError, UnknownNameError
-from onepass.base.settings import check
-from onepass.base.text import plain, shortened
+from onepass.base.text import plain
 from onepass.cli import options as shared
-from onepass.cli.app import Imports, app, messages, one_of
+from onepass.cli.app import Imports, app, messages
 from onepass.cli.progress import progress
 from onepass.cli.run import MOST_SEEDS, at_once, read_pairs, thread_count
-from onepass.evaluation import callbacks
-from onepass.learning import registry
 from onepass.runs.spec import Job
-from onepass.tuning import OBJECTIVES, Asked, Search, Space, Standing
+from onepass.tuning import tune as tuning
+from onepass.tuning.spec import OBJECTIVES
+from onepass.tuning.tune import TuneListener
 
-# Options of `onepass run` that a space's file may give, by their names there.
-FIXED = (
-    *("dataset", "image_size", "test_fraction", "normalise", "memory", "stream", "tasks", "batch"),
-    *("class_order", "preset", "validation", "every", "threads", "deterministic", "label", "test"),
-)
-OPTIONS: dict[str, Any] = {
-    "set": dict,
-    "seeds": int,
-    **{name.replace("_", "-"): get_type_hints(Job)[name] for name in FIXED},
-}
-LEAST = dict.fromkeys(["seeds", "image-size", "tasks", "batch", "every", "threads"], 1) | {
-    "memory": 0
-}
-USUAL: dict[str, Any] = {"validation": 0.1, "seeds": 1, "set": {}}
+if TYPE_CHECKING:
+    from onepass.evaluation.callbacks import Progress
+    from onepass.tuning.search import Standing
 
 
 @app.command(
@@ -105,96 +87,66 @@ def tune(
     command goes on with a search that was stopped; with more --trials it searches on. The best
     settings are printed as TOML, which `onepass run --settings` takes.
     """
-    one_of("--objective", objective, OBJECTIVES)
-    check("--trials", trials, int)
-    given = {
-        "dataset": dataset,
-        "memory": memory,
-        "stream": stream,
-        "batch": batch,
-        "preset": preset,
-        "validation": validation,
-        "every": every,
-        "threads": None if threads is None else thread_count(threads),
-        "seeds": seeds,
-    }
-    searched, fixed = _read(space, method)
-    fixed |= {name: value for name, value in given.items() if value is not None}
-    chosen = {**fixed.pop("set"), **read_pairs(set_ or [])}
-    per_trial = fixed.pop("seeds")
-    root = str(data_root) if data_root else None
-    where = str(devices.resolve(device))
-    here: dict[str, Any] = {"device": where, "data_root": root, "imports": tuple(imports or ())}
-    job = Job(method, settings=chosen, **here, **fixed)
-    if job.deterministic:
-        devices.allow_determinism()
-    asked = Asked(job, searched, objective, per_trial, seed)
-    search = Search(asked, out or Path(f"tune-{method}"))
-    executor = executors.choose([job] * min(trials, MOST_SEEDS), at_once(jobs_at_once))
-    with _said_how_to_go_on():
-        standing = _shown(search, executor, trials)
-    _tell(standing, search)
+    with ShownSearch(method, trials) as shown:
+        standing = tuning.tune(
+            method,
+            space,
+            trials,
+            objective=objective,
+            validation=validation,
+            seeds=seeds,
+            seed=seed,
+            jobs=at_once(jobs_at_once),
+            out=out,
+            dataset=dataset,
+            data_root=data_root,
+            memory=memory,
+            stream=stream,
+            batch=batch,
+            preset=preset,
+            settings=read_pairs(set_ or []),
+            every=every,
+            device=device,
+            threads=None if threads is None else thread_count(threads),
+            imports=imports or (),
+            listener=shown,
+        )
+    messages.print(plain(f"{standing.summary}; the best is in {standing.best_file}"))
+    typer.echo(standing.best_file.read_text("utf-8"), nl=False)
 
 
-def _read(file: Path, method: str) -> tuple[Space, dict[str, Any]]:
-    """What is searched, and the options that the file gives beside it."""
-    content = toml.read(file)
-    for name in content:
-        if name not in ("space", "defaults"):
-            raise UnknownNameError(f"table of {file}", name, ("space", "defaults"))
-    table = content.get("defaults", {})
-    if not isinstance(table, dict):
-        raise InputError(f"{file}: defaults must be a table [defaults]")
-    for name, value in table.items():
-        if name not in OPTIONS:
-            raise UnknownNameError(f"option in {file}", name, OPTIONS)
-        check(f"{file}: {name}", value, OPTIONS[name])
-        if name in LEAST and value < LEAST[name]:
-            raise InputError(f"{file}: {name} must be at least {LEAST[name]}, not {value}")
-    options = {name.replace("-", "_"): value for name, value in {**USUAL, **table}.items()}
-    options["set"] = {name: toml.as_text(one, name) for name, one in options["set"].items()}
-    for net in (options["set"].get("net"), *_searched(content, "net")):
-        plugins.expect_named(net, str(file))
-    return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
+class ShownSearch(TuneListener):
+    """Shows a bar for a search and one for each run, on standard error."""
 
+    def __init__(self, method: str, trials: int) -> None:
+        self.name, self.trials = f"{method} trials", trials
+        self.bars = progress()
+        self.runs: dict[tuple[int, int] | None, Any] = {}
 
-def _searched(content: dict[str, Any], name: str) -> list[Any]:
-    """The alternatives of a setting in a space."""
-    space = content.get("space")
-    values = space.get(name) if isinstance(space, dict) else None
-    return values if isinstance(values, list) else []
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.bars.stop()
+        if kind is KeyboardInterrupt:
+            messages.print("the same command goes on with the search")
 
-@contextmanager
-def _said_how_to_go_on() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        messages.print("the same command goes on with the search")
-        raise
+    def started(self, standing: Standing) -> None:
+        self.whole = self.bars.add_task(self.name, total=self.trials, note="")
+        self.bars.start()
+        self.ended(standing)
 
-
-def _shown(search: Search, executor: executors.Executor, trials: int) -> Standing:
-    """Runs the search with a bar for it and one for each run, on standard error."""
-    bars = progress()
-    runs: dict[tuple[int, int] | None, Any] = {}
-
-    def watch(trial: int, seed: int, now: callbacks.Progress) -> None:
-        if (trial, seed) not in runs:
+    def progressed(self, trial: int, seed: int, progress: Progress) -> None:
+        if (trial, seed) not in self.runs:
             name = f"trial {trial} seed {seed}"
-            runs[trial, seed] = bars.add_task(name, total=now.steps, note="")
-        score = "" if now.accuracy is None else f"{now.accuracy:.1f} %"
-        bars.update(runs[trial, seed], completed=now.step, note=score)
+            self.runs[trial, seed] = self.bars.add_task(name, total=progress.steps, note="")
+        score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
+        self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
 
-    standings = search.go_on(executor, trials, watch)
-    first = next(standings)  # what can be refused is refused before there is a bar
-    whole = bars.add_task(f"{search.asked.job.method} trials", total=trials, note="")
-    with bars:
-        for standing in chain([first], standings):
-            if standing.run in runs:
-                bars.remove_task(runs.pop(standing.run))
-            bars.update(whole, completed=standing.ended, note=plain(_best(standing)))
-    return standing
+    def ended(self, standing: Standing) -> None:
+        if standing.run in self.runs:
+            self.bars.remove_task(self.runs.pop(standing.run))
+        self.bars.update(self.whole, completed=standing.ended, note=plain(_best(standing)))
 
 
 def _best(standing: Standing) -> str:
@@ -202,14 +154,3 @@ def _best(standing: Standing) -> str:
         return ""
     settings = " ".join(f"{name}={value}" for name, value in standing.settings.items())
     return f"best {standing.value:.2f}: {settings}"
-
-
-def _tell(standing: Standing, search: Search) -> None:
-    counts = f"{standing.ended} trials, {standing.stopped} stopped early"
-    if standing.problems:
-        first = shortened(standing.problems[0])
-        counts += f", {len(standing.problems)} could not be run: {first}"
-    messages.print(plain(f"{counts}; the best is in {search.best_file}"))
-    if standing.settings is None:
-        raise TrainingError(f"no trial has come to its end: {counts}")
-    typer.echo(search.best_file.read_text("utf-8"), nl=False)

@@ -16,11 +16,10 @@ from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
-from onepass.runs.spec import Job
+from onepass.runs.spec import CheckpointEvery, Job
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Listener
-    from onepass.runs.recorder import CheckpointEvery
     from onepass.runs.resources import Supplies
 
 Watch = Callable[[int, Progress], None]

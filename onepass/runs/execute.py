@@ -32,10 +32,10 @@ from onepass.runs.environment import (
 from onepass.runs.folder import RunFolder, SoFar
 from onepass.runs.log import logged
 from onepass.runs.outcome import gpu_of, plain_settings, result_of
-from onepass.runs.recorder import CheckpointEvery, Recorder
+from onepass.runs.recorder import Recorder
 from onepass.runs.resources import Supplies
 from onepass.runs.result import Result
-from onepass.runs.spec import Job
+from onepass.runs.spec import CheckpointEvery, Job
 from onepass.runs.status import check_same_run, shown
 from onepass.streams import Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
@@ -14,9 +14,9 @@ from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
 from onepass.runs.folder import RunFolder, SoFar, point_of
 from onepass.runs.result import Result
+from onepass.runs.spec import CheckpointEvery
 
 SECONDS_BETWEEN = 10
-CheckpointEvery = int | Literal["auto"] | None
 
 
 class Recorder(Listener):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMMON = "common"  # the constructor's defaults: one setting for all methods
 PRESETS = (COMMON, "paper", "official", "tuned", "best", "fast")
 Normalise = Literal["dataset", "first-task"]
+CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None: no checkpoint
 POINTS_PER_RUN = 20
 OWN = "own"  # what a run's identity calls all data that have no name of ours
 # Not part of a variant: they stand beside it, or say how a run is watched and not what it is.

@@ -20,7 +20,7 @@ from onepass.executors import RunOptions
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder, make_folder
 from onepass.runs.result import Result
-from onepass.runs.spec import Job
+from onepass.runs.spec import CheckpointEvery, Job
 from onepass.runs.status import RunStatus, finished, set_aside
 from onepass.sweeps import runner, sweep_file
 from onepass.sweeps.durations import Durations
@@ -31,7 +31,6 @@ from onepass.sweeps.sweep_file import PlannedRun
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
     from onepass.executors import AtOnce, Executor
-    from onepass.runs.recorder import CheckpointEvery
 
 OUT = Path("runs")
 log = logging.getLogger("onepass")

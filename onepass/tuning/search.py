@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onepass.base import fileio, toml
 from onepass.base.errors import RunError
-from onepass.base.text import plain
+from onepass.base.text import plain, shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
 from onepass.runs.resources import Supplies
 from onepass.tuning.pruning import TrialOptions
-from onepass.tuning.spec import Asked
+from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Study
-from onepass.tuning.trial_queue import Trials
+from onepass.tuning.trial_queue import TrialQueue
 
 Watch = Callable[[int, int, Progress], None]
 
@@ -25,47 +25,55 @@ Watch = Callable[[int, int, Progress], None]
 @dataclass(frozen=True)
 class Standing:
     """How far a search is: how many trials have ended, how many of them were stopped early, what
-    was wrong with those that could not be run; and the best: its number, value and settings. `run`
-    is the trial and seed of the run that has just ended."""
+    was wrong with those that could not be run; and the best: its number, value and settings, which
+    `best_file` holds too. `run` is the trial and seed of the run that has just ended."""
 
     run: tuple[int, int] | None
     ended: int
     stopped: int
     problems: list[str]
+    best_file: Path
     best: int | None = None
     value: float = 0.0
     settings: dict[str, str] | None = None
+
+    @property
+    def summary(self) -> str:
+        counts = f"{self.ended} trials, {self.stopped} stopped early"
+        if not self.problems:
+            return counts
+        return f"{counts}, {len(self.problems)} could not be run: {shortened(self.problems[0])}"
 
 
 class Search:
     """`study.db` holds the trials, `runs/` their runs, `best.toml` the best settings so far."""
 
-    def __init__(self, asked: Asked, folder: Path) -> None:
-        self.asked, self.folder = asked, folder
+    def __init__(self, spec: SearchSpec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
         self.file = folder / "study.db"
         self.best_file = folder / "best.toml"
 
     def go_on(
         self, executor: Executor, trials: int, watch: Watch = lambda trial, seed, progress: None
-    ) -> Iterator[Standing]:
-        """To so many trials in all; how it stands, at first and whenever a run has ended. `watch`
-        is told how far the run of a trial and seed is."""
+    ) -> Generator[Standing, None, None]:
+        """Searches on to so many trials in all. Yields how it stands, at first and whenever a run
+        has ended. `watch` is told how far the run of a trial and seed is."""
         supplies = Supplies()
-        self.asked = replace(self.asked, job=supplies.known(self.asked.job))
-        self.asked.check(supplies)
+        self.spec = replace(self.spec, job=supplies.known(self.spec.job))
+        self.spec.check(supplies)
         with self._held():
             study = Study(self.file)
-            study.compare(self.asked.described(), self.folder)
-            executor.check(self.asked.job)
-            queue = Trials(self.asked, study, trials)
+            study.compare(self.spec.described(), self.folder)
+            executor.check(self.spec.job)
+            queue = TrialQueue(self.spec, study, trials)
             yield self._standing(study, None)
             if queue.any_left():
                 options = TrialOptions(
                     self.folder / "runs",
                     resume=True,
                     study=self.file,
-                    searched=tuple(self.asked.space.settings),
-                    first_seed=self.asked.job.seed,
+                    searched=tuple(self.spec.space.settings),
+                    first_seed=self.spec.job.seed,
                 )
 
                 def tell(index: int, progress: Progress) -> None:
@@ -97,18 +105,19 @@ class Search:
         whole = [one for one in ended if one.state == study.states.COMPLETE]
         problems = [one.user_attrs["problem"] for one in ended if "problem" in one.user_attrs]
         stopped = len(ended) - len(whole) - len(problems)
+        standing = Standing(run, len(ended), stopped, problems, self.best_file)
         if not whole:
-            return Standing(run, len(ended), stopped, problems)
+            return standing
         best = max(whole, key=lambda one: (one.value, -one.number))
-        settings = {**self.asked.job.settings, **best.user_attrs["settings"]}
-        standing = Standing(run, len(ended), stopped, problems, best.number, best.value, settings)
+        settings = {**self.spec.job.settings, **best.user_attrs["settings"]}
+        standing = replace(standing, best=best.number, value=best.value, settings=settings)
         text = self._toml(standing).encode()
         if not self.best_file.is_file() or self.best_file.read_bytes() != text:
             fileio.write_atomically(self.best_file, lambda file: file.write(text))
         return standing
 
     def _toml(self, standing: Standing) -> str:
-        job, objective = self.asked.job, self.asked.objective
+        job, objective = self.spec.job, self.spec.objective
         words = ["onepass", "run", job.method, "--dataset", job.dataset, "--memory", job.memory]
         command = shlex.join(map(str, [*words, "--preset", job.preset, "--settings", "FILE"]))
         said = {

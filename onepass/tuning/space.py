@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.settings import check
 from onepass.base.text import quoted
 from onepass.base.toml import as_text
-from onepass.learning.learner import Learner
+
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
 
 KEYS = {"low": float, "high": float, "log": bool, "step": float}
 BESIDE = ("seed", "device", "memory")  # which the job passes on

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onepass.base.errors import InputError
 from onepass.evaluation.metrics import FEWEST_POINTS
-from onepass.runs.resources import Supplies
-from onepass.runs.result import Result
 from onepass.runs.spec import OWN, Job
 from onepass.tuning.space import Space
+
+if TYPE_CHECKING:
+    from onepass.runs.resources import Supplies
+    from onepass.runs.result import Result
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
 BESIDE = (
@@ -20,7 +22,7 @@ BESIDE = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchSpec:
     """`job` is what every run is like, apart from what the `space` chooses and from its seed: there
     are `seeds` of them in each trial, and a trial's value is their mean `objective`: the final
     accuracy, the any-time accuracy, or the mean of both, on held-out training data. `seed` is the

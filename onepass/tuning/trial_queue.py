@@ -8,19 +8,19 @@ from onepass.base.errors import OnepassError
 from onepass.executors.queue import Fits
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.tuning.spec import Asked
+from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Ending, Study, Trial
 
 
-class Trials:
+class TrialQueue:
     """A queue that asks for new trials as there is room for them, up to so many in all.
 
     Of each trial the run of the first seed comes first, and may be stopped early; the others come
     once it has ended. A trial with the settings of an earlier one is not run: it ends as that does.
     """
 
-    def __init__(self, asked: Asked, study: Study, total: int) -> None:
-        self.asked, self.study, self.total = asked, study, total
+    def __init__(self, spec: SearchSpec, study: Study, total: int) -> None:
+        self.spec, self.study, self.total = spec, study, total
         self.jobs: list[Job] = []
         self.trial_of: list[Trial] = []
         self.waiting: list[int] = []
@@ -30,7 +30,7 @@ class Trials:
 
     def any_left(self) -> bool:
         while not self.waiting and len(self.study.trials()) < self.total:
-            self._begin(self.study.ask(self.asked.space, self.asked.seed))
+            self._begin(self.study.ask(self.spec.space, self.spec.seed))
         return bool(self.waiting)
 
     def take(self, fits: Fits) -> int | None:
@@ -53,11 +53,11 @@ class Trials:
                 raise outcome
             self._tell(trial, given_up or Ending(problem=str(outcome)))
             return
-        trial.scores[job.seed] = self.asked.value(outcome)
-        if job.seed == self.asked.job.seed:
-            for number in range(1, self.asked.seeds):
+        trial.scores[job.seed] = self.spec.value(outcome)
+        if job.seed == self.spec.job.seed:
+            for number in range(1, self.spec.seeds):
                 self._add(trial, number)
-        if len(trial.scores) == self.asked.seeds:
+        if len(trial.scores) == self.spec.seeds:
             self._tell(trial, Ending(mean(trial.scores[seed] for seed in sorted(trial.scores))))
 
     def _begin(self, trial: Trial) -> None:
@@ -71,7 +71,7 @@ class Trials:
 
     def _add(self, trial: Trial, number: int) -> None:
         self.waiting.append(len(self.jobs))
-        self.jobs.append(self.asked.run_of(trial.settings, number))
+        self.jobs.append(self.spec.run_of(trial.settings, number))
         self.trial_of.append(trial)
 
     def _tell(self, trial: Trial, ending: Ending) -> None:

@@ -14,9 +14,9 @@ from onepass.runs.execute import run
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.tuning.space import Space
-from onepass.tuning.spec import Asked
+from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Ending, Study
-from onepass.tuning.trial_queue import Trials
+from onepass.tuning.trial_queue import TrialQueue
 
 JOB = Job("er", "synthetic", batch=60, device="cpu")
 
@@ -32,12 +32,12 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     return Study(tmp_path / "study.db")
 
 
-def queue(study: Study, space: dict[str, object], total: int, seeds: int = 1) -> Trials:
+def queue(study: Study, space: dict[str, object], total: int, seeds: int = 1) -> TrialQueue:
     found = Space.read(space, onepass.ER, "space.toml")
-    return Trials(Asked(JOB, found, "accuracy", seeds), study, total)
+    return TrialQueue(SearchSpec(JOB, found, "accuracy", seeds), study, total)
 
 
-def take(trials: Trials) -> int | None:
+def take(trials: TrialQueue) -> int | None:
     return trials.take(lambda job: True)
 
 

@@ -1,0 +1,78 @@
+"""The file of a search: what is searched, and options of `onepass run` for all of its runs.
+
+[space]
+lr = {low = 1e-4, high = 1e-2, log = true}
+
+[defaults]
+dataset = "cifar100"
+memory = 1000
+set = {mirror = true}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from onepass.base import plugins, toml
+from onepass.base.errors import InputError, UnknownNameError
+from onepass.base.settings import check
+from onepass.learning import registry
+from onepass.runs.spec import Job
+from onepass.tuning.space import Space
+
+TABLES = ("space", "defaults")
+# Options of `onepass run`, by their names there.
+FIXED = (
+    *("dataset", "image_size", "test_fraction", "normalise", "memory", "stream", "tasks", "batch"),
+    *("class_order", "preset", "validation", "every", "threads", "deterministic", "label", "test"),
+)
+OPTIONS: dict[str, Any] = {
+    "set": dict,
+    "seeds": int,
+    **{name.replace("_", "-"): get_type_hints(Job)[name] for name in FIXED},
+}
+LEAST = dict.fromkeys(["seeds", "image-size", "tasks", "batch", "every", "threads"], 1) | {
+    "memory": 0
+}
+WITHOUT_FILE = Path("the search")  # in errors
+
+
+def read(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str, Any]]:
+    """Returns what a file, or what would stand in one, says is searched, and the options that it
+    gives beside it, by the names of a job's fields; `seeds` and `set` are two of them."""
+    file = source if isinstance(source, Path) else WITHOUT_FILE
+    content = toml.read(source) if isinstance(source, Path) else dict(source)
+    for name in content:
+        if name not in TABLES:
+            raise UnknownNameError(f"table of {file}", name, TABLES)
+    table = content.get("defaults", {})
+    if not isinstance(table, dict):
+        raise InputError(f"{file}: defaults must be a table [defaults]")
+    for name, value in table.items():
+        if name not in OPTIONS:
+            raise UnknownNameError(f"option in {file}", name, OPTIONS)
+        check_option(f"{file}: {name}", name, value)
+    options = {name.replace("-", "_"): value for name, value in table.items()}
+    options["set"] = as_texts(table.get("set", {}))
+    for net in (options["set"].get("net"), *_choices(content.get("space"), "net")):
+        plugins.expect_named(net, str(file))
+    return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
+
+
+def check_option(told: str, name: str, value: Any) -> None:
+    check(told, value, OPTIONS[name])
+    if value is not None and name in LEAST and value < LEAST[name]:
+        raise InputError(f"{told} must be at least {LEAST[name]}, not {value}")
+
+
+def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns settings as `--set` takes them."""
+    return {name: toml.as_text(value, name) for name, value in settings.items()}
+
+
+def _choices(space: Any, name: str) -> list[Any]:
+    """Returns the alternatives of a setting in a space."""
+    values = space.get(name) if isinstance(space, dict) else None
+    return values if isinstance(values, list) else []
