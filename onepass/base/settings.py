@@ -124,9 +124,11 @@ class Configured:
         return {name: getattr(self, name) for name in self.setting_names()}
 
     def make_plain(self) -> None:
-        """NumPy's numbers and names as Python's, which files can hold and no sum overflows."""
+        """Makes NumPy's numbers and names Python's, which files can hold and no sum overflows, and
+        whole numbers floats where a setting is one."""
+        hints = self._types()
         for name, value in self.get_params().items():
-            setattr(self, name, _plain(value))
+            setattr(self, name, _plain(value, hints[name]))
 
     def check_types(self) -> None:
         hints = self._types()
@@ -144,18 +146,30 @@ class Configured:
         return f"{cls.key}: {name}" if cls.key else name
 
 
-def _plain(value: Any) -> Any:
-    """What is plain already stays the same object, as scikit-learn's `clone` asks."""
+def _plain(value: Any, annotation: Any) -> Any:
+    """Returns what is plain already as the same object, as scikit-learn's `clone` asks.
+
+    >>> _plain(10, float), _plain((1, 2), tuple[float, ...] | None), _plain(10, int | float)
+    (10.0, (1.0, 2.0), 10)
+    """
     if isinstance(value, tuple):
-        made = tuple(_plain(one) for one in value)
+        made = tuple(_plain(one, annotation) for one in value)
         return value if all(a is b for a, b in zip(made, value, strict=True)) else made
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):
-        return int(value)
+        whole = int(value)
+        becomes_float = _is_of_floats(annotation) and abs(whole) <= LARGEST
+        return float(whole) if becomes_float else whole
     if isinstance(value, Real):
         return float(value)
     return str(value) if isinstance(value, str) else value
+
+
+def _is_of_floats(annotation: Any) -> bool:
+    """Returns whether a number of this type is a float: no integer is asked for besides."""
+    kinds = get_args(annotation)
+    return annotation is float or (int not in kinds and any(map(_is_of_floats, kinds)))
 
 
 def check(name: str, value: object, annotation: Any) -> None:

@@ -52,8 +52,8 @@ class Whole(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Learner(SelfTaught, ABC):
-    """The constructor is the configuration: stored as given, NumPy's numbers as Python's, and never
-    changed.
+    """The constructor is the configuration: stored as given, but numbers as Python's and as floats
+    where a setting is one, and never changed.
 
     Parameters
     ----------

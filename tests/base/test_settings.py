@@ -4,13 +4,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from torch import nn
 
 import onepass
 from onepass import InputError, UnknownNameError
 from onepass.base.settings import check, read
+from onepass.runs.spec import Job
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
 Choice = Literal["mix", "all"]
@@ -253,3 +256,38 @@ def test_other_numbers_of_numpy_are_refused_as_any_other():
     for chosen in ({"memory": np.float64(5)}, {"lr": np.float32("nan")}, {"gap": np.bool_(True)}):
         with pytest.raises(InputError):
             onepass.ER(**chosen)
+
+
+# ---- whole numbers for settings that are floats
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"lr": 1}, {"lr": 1.0}),
+        ({"lr": np.int64(1)}, {"lr": 1.0}),
+        ({"mean": (0, 1), "std": (1, 2.5)}, {"mean": (0.0, 1.0), "std": (1.0, 2.5)}),
+        ({"average": 0}, {"average": 0.0}),
+        ({"repeats": 2, "mirror": True}, {"repeats": 2, "mirror": True}),
+    ],
+)
+def test_a_whole_number_for_a_setting_that_is_a_float_becomes_one(given, kept):
+    params = onepass.ER(memory=4, **given).get_params()
+    assert {name: repr(params[name]) for name in kept} == {
+        name: repr(value) for name, value in kept.items()
+    }
+
+
+def test_a_scale_that_is_a_whole_number_trains():
+    x, y = torch.rand(8, 5), torch.arange(8) % 2
+    whole, point = (onepass.LUCIR(memory=4, scale=scale, device="cpu") for scale in (10, 10.0))
+    for learner in (whole, point):
+        learner.learn(x, y)
+    assert whole.state_sha256() == point.state_sha256()
+    assert clone(whole).scale == 10.0
+
+
+def test_a_whole_number_makes_no_other_run():
+    jobs = [Job("lucir", settings={"scale": text}) for text in ("10", "10.0", "1e1")]
+    names = {(job.on(onepass.load("digits")).identity, job.folder_name) for job in jobs}
+    assert len(names) == 1
