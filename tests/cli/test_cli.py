@@ -71,7 +71,7 @@ def test_the_default_job_ends_with_a_table_and_a_picture(
     assert done.status == 0, done.err
     rows = [line.split() for line in done.out.splitlines() if line.strip()]
     assert {"method", "accuracy", "forgetting", "n", "steps/s"} <= set(rows[0])
-    assert rows[2][:3] == ["gsa", "digits", "100"]
+    assert rows[1][:3] == ["gsa", "digits", "100"]
     assert "runs/gsa-digits-m100-s0" in done.out
     picture = tmp_path / done.out.split("picture")[1].strip()
     with Image.open(picture) as image:
