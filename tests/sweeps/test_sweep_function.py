@@ -1,0 +1,168 @@
+"""`onepass.sweep`: in Python what the command does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import untouched
+
+import onepass
+from onepass.base.errors import OnepassError
+from onepass.evaluation.callbacks import Progress
+from onepass.executors.base import Outcome
+from onepass.executors.serial import Serial
+from onepass.runs import lines
+from onepass.runs.execute import run
+from onepass.runs.spec import Job
+from onepass.sweeps.run import SweepListener, SweptRun
+
+SMALL: dict[str, Any] = {
+    "defaults": {"dataset": "synthetic", "batch": 30, "methods": ["er", "finetune"]}
+}
+JOB = Job("er", "synthetic", batch=30, device="cpu")  # the first of them
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process, which is faster; the command is tested with processes."""
+    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+
+
+def swept(out: Path, spec: Any = SMALL, **options: Any) -> list[SweptRun]:
+    return onepass.sweep(spec, **{"out": out, "device": "cpu", **options})
+
+
+class Heard(SweepListener):
+    """Remembers the states of all runs at first, how far each came, and the end of each."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.steps: dict[int, int] = {}
+        self.ends: list[tuple[int, str]] = []
+        self.notes: list[str] = []
+
+    def started(self, runs: Sequence[SweptRun]) -> None:
+        self.states = [one.state for one in runs]
+
+    def progressed(self, number: int, progress: Progress) -> None:
+        self.steps[number] = progress.step
+
+    def ended(self, number: int, run: SweptRun) -> None:
+        self.ends.append((number, run.state))
+
+    def noted(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_every_run_comes_back_with_its_result_and_is_not_run_again(tmp_path: Path) -> None:
+    runs = swept(tmp_path / "out")
+    assert [one.job.method for one in runs] == ["er", "finetune"]
+    assert runs[0].name == JOB.folder_name
+    assert [one.state for one in runs] == ["finished", "finished"]
+    for one in runs:
+        assert one.result is not None
+        assert one.result.state_sha256 == run(one.job, tmp_path / "alone").state_sha256
+    with untouched(tmp_path / "out"):
+        again = swept(tmp_path / "out")
+    assert [one.state for one in again] == ["skipped", "skipped"]
+    assert [one.result for one in again] == [one.result for one in runs]
+
+
+def test_a_file_gives_the_runs_of_its_dictionary(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[defaults]\ndataset = "synthetic"\nbatch = 30\nmethods = ["er", "finetune"]\n')
+    dry = [swept(tmp_path, spec, dry_run=True) for spec in (SMALL, file, str(file))]
+    assert dry[0] == dry[1] == dry[2]
+
+
+def test_a_dry_run_tells_how_far_runs_are_and_what_they_will_take(tmp_path: Path) -> None:
+    swept(tmp_path, {"defaults": {**SMALL["defaults"], "methods": "er"}})
+    more = {"defaults": {**SMALL["defaults"], "seeds": 2}}
+    with untouched(tmp_path):
+        runs = swept(tmp_path, more, dry_run=True)
+    assert [one.state for one in runs] == ["finished", "to run", "to run", "to run"]
+    assert runs[0].expected_seconds is None and runs[0].result is not None
+    assert all(one.expected_seconds for one in runs[1:])
+
+
+def test_a_listener_follows_all_runs_by_their_places_in_the_list(tmp_path: Path) -> None:
+    swept(tmp_path, {"defaults": {**SMALL["defaults"], "methods": "er"}})
+    heard = Heard()
+    swept(tmp_path, listener=heard)
+    assert heard.states == ["skipped", "left"]
+    assert heard.steps == {1: 20}
+    assert heard.ends == [(1, "finished")]
+    assert heard.notes == []
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_run_that_fails_is_told_with_its_problem(fast: bool, tmp_path: Path) -> None:
+    (tmp_path / JOB.folder_name).mkdir()
+    (tmp_path / JOB.folder_name / "thesis.txt").touch()
+    failed, other = swept(tmp_path, fail_fast=fast)
+    assert (failed.state, failed.result) == ("failed", None)
+    assert "thesis.txt" in failed.problem and JOB.folder_name in failed.problem
+    assert other.state == ("left" if fast else "finished")
+
+
+def test_what_there_is_to_know_is_logged_if_nobody_listens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (done, _) = swept(tmp_path)
+    assert done.result is not None
+    (Path(done.result.out) / "result.json").write_text("{")
+    with caplog.at_level(logging.WARNING, "onepass"):
+        again, _ = swept(tmp_path)
+    assert again.state == "finished"
+    assert ".damaged-1, and run again" in caplog.text
+
+
+def test_lines_are_added_once_and_hold_what_is_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    for state in ("finished", "skipped"):
+        runs = onepass.sweep(SMALL, append=file, device="cpu")
+        assert [one.state for one in runs] == [state, state]
+        assert [one.seed for one in lines.read(file)] == [0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_what_does_not_fit_into_the_time_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Serial):
+        def outcomes(self, *given: Any) -> Generator[Outcome, None, None]:
+            for number, result in super().outcomes(*given):
+                assert not isinstance(result, Exception)
+                yield number, result.__class__(**{**vars(result), "seconds": 3600.0})
+
+    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Slow())
+    assert {one.state for one in swept(tmp_path, time_limit=60)} == {"finished", "left"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"jobs": "many"}, "jobs must be"),
+        ({"checkpoint": 0}, "checkpoint must be at least 1"),
+        ({"checkpoint": "often"}, "checkpoint must be"),
+        ({"time_limit": 0}, "time_limit must be"),
+        ({"append": "lines.txt"}, ".jsonl"),
+        ({"dataset": "digits"}, "dataset of the sweep 'digits'"),
+        ({"device": "gpu"}, "gpu"),
+        ({"spec": {"defaults": {"methods": "er", "memroy": 1}}}, "key of the sweep"),
+        ({"spec": {"defaults": {"methods": "era"}}}, "era"),
+        ({"spec": "none.toml"}, "there is no file none.toml"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_run(
+    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the executor is one of those that are chosen
+    with pytest.raises(OnepassError, match=said):
+        swept(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

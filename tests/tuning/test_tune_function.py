@@ -1,0 +1,116 @@
+"""`onepass.tune`: in Python what the command does."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import onepass as command
+from studies import hurry
+
+import onepass
+from onepass.base.errors import OnepassError, TrainingError
+from onepass.evaluation.callbacks import Progress
+from onepass.tuning.search import Standing
+from onepass.tuning.tune import TuneListener
+
+SPACE: dict[str, Any] = {
+    "space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}, "loss": ["sum", "mean"]},
+    "defaults": {"dataset": "synthetic", "batch": 60},
+}
+FILE = """
+[space]
+lr = {low = 1e-4, high = 1e-2, log = true}
+loss = ["sum", "mean"]
+[defaults]
+dataset = "synthetic"
+batch = 60
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        hurry(patched)
+        yield
+
+
+def tuned(out: Path, space: Any = SPACE, trials: int = 2, **options: Any) -> Standing:
+    return onepass.tune("er", space, trials, out=out, device="cpu", **options)
+
+
+class Heard(TuneListener):
+    def __init__(self) -> None:
+        self.first: Standing | None = None
+        self.steps: dict[tuple[int, int], int] = {}
+        self.ends: list[tuple[int, int] | None] = []
+
+    def started(self, standing: Standing) -> None:
+        self.first = standing
+
+    def progressed(self, trial: int, seed: int, progress: Progress) -> None:
+        self.steps[trial, seed] = progress.step
+
+    def ended(self, standing: Standing) -> None:
+        self.ends.append(standing.run)
+
+
+def test_a_search_ends_as_that_of_the_command_and_tells_its_best(tmp_path: Path) -> None:
+    heard = Heard()
+    best = tuned(tmp_path / "python", listener=heard)
+    (tmp_path / "space.toml").write_text(FILE)
+    asked = ("--space", tmp_path / "space.toml", "--trials", 2, "--out", tmp_path / "command")
+    done = command("tune", "er", *asked, "--device", "cpu")
+    assert done.status == 0, done.err
+    assert best.best_file == tmp_path / "python" / "best.toml"
+    assert best.best_file.read_text() == done.out
+    found = tomllib.loads(done.out)
+    assert best.settings == {"lr": repr(found["lr"]), "loss": found["loss"]}
+    assert (best.ended, best.stopped, best.problems) == (2, 0, [])
+    assert heard.first is not None and heard.first.ended == 0
+    assert heard.steps == {(0, 0): 10, (1, 0): 10}
+    assert heard.ends == [(0, 0), (1, 0)]
+    again = tuned(tmp_path / "python")
+    assert (again.run, again.best, again.value) == (None, best.best, best.value)
+
+
+def test_arguments_win_over_the_defaults_and_settings_are_values(tmp_path: Path) -> None:
+    space = {**SPACE, "defaults": {**SPACE["defaults"], "memory": 30, "set": {"replay": 16}}}
+    best = tuned(tmp_path, space, 1, memory=20, settings={"replay": 8, "head": "frozen"}, seeds=2)
+    assert best.settings is not None
+    assert (best.settings["replay"], best.settings["head"]) == ("8", "frozen")
+    assert len(list((tmp_path / "runs").glob("er-synthetic-m20-*"))) == 2
+
+
+def test_a_search_in_which_nothing_comes_to_its_end_is_an_error(tmp_path: Path) -> None:
+    space = {**SPACE, "space": {"lr": [1e37, 1e38]}}
+    with pytest.raises(TrainingError, match="no trial has come to its end: 1 trials"):
+        tuned(tmp_path, space, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"trials": 0}, "trials must be at least 1"),
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"memory": "much"}, "memory must be"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"validation": 0}, "never on the test set"),
+        ({"objective": "forgetting"}, "objective"),
+        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"settings": {"lr": 1}}, "'lr' is searched"),
+        ({"space": {"spaec": {}}}, "table of the search"),
+        ({"space": {"lr": [1]}}, "table of the search"),
+        ({"space": "none.toml"}, "there is no file none.toml"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_runs(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OnepassError, match=said):
+        tuned(tmp_path / "search", **options)
+    assert not (tmp_path / "search").exists()
