@@ -61,5 +61,5 @@ def paper_(
             listener=shown,
         )
     say(f"{made.page} and {made.report}")
-    if any(one.state == "failed" for one in made.runs):
+    if any(swept.state == "failed" for swept in made.runs):
         raise typer.Exit(1)

@@ -101,7 +101,7 @@ def sweep(
         )
     if dry_run:
         _show(runs, as_json, columns)
-    elif any(one.state == "failed" for one in runs):
+    elif any(swept.state == "failed" for swept in runs):
         raise typer.Exit(1)
 
 
@@ -124,8 +124,8 @@ class ShownSweep(SweepListener):
 
     def started(self, runs: Sequence[SweptRun]) -> None:
         self.runs = list(runs)
-        done = sum(one.state == "skipped" for one in runs)
-        self.bars.start([one.name for one in runs], done)
+        done = sum(swept.state == "skipped" for swept in runs)
+        self.bars.start([swept.name for swept in runs], done)
 
     def progressed(self, number: int, progress: Progress) -> None:
         self.bars.watch(number, progress)
@@ -140,10 +140,10 @@ class ShownSweep(SweepListener):
         messages.print(plain(text))
 
     def _tell(self) -> None:
-        for one in self.runs:
-            if one.problem:
-                messages.print(plain(f"failed: {one.problem}"))
-        counts = Counter(one.state for one in self.runs)
+        for swept in self.runs:
+            if swept.problem:
+                messages.print(plain(f"failed: {swept.problem}"))
+        counts = Counter(swept.state for swept in self.runs)
         told = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
         left = counts["left"]
         told += [f"{left} left: the same command {self.goes_on}"] if left else []
@@ -156,14 +156,14 @@ class ShownSweep(SweepListener):
 def _show(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
     rows = [
         {
-            "run": one.name,
-            "variant": str(one.job.variant),
-            "priority": one.priority,
-            "state": one.state,
+            "run": swept.name,
+            "variant": str(swept.job.variant),
+            "priority": swept.priority,
+            "state": swept.state,
         }
-        for one in runs
+        for swept in runs
     ]
-    expected = [one.expected_seconds for one in runs]
+    expected = [swept.expected_seconds for swept in runs]
     if as_json:
         for row, seconds in zip(rows, expected, strict=True):
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
@@ -171,7 +171,7 @@ def _show(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
     times = ["" if seconds is None else _time(seconds) for seconds in expected]
     timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
     terminal_table.show_rows(timed, columns)
-    counts = Counter(one.state for one in runs)
+    counts = Counter(swept.state for swept in runs)
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)

@@ -29,9 +29,9 @@ class Failure(NamedTuple):
 
 
 def failure_kind(problem: Exception) -> FailureKind:
-    """What sort of failure it is.
+    """Returns what sort of failure it is.
 
-    >>> kind_of(TooLargeError()), kind_of(FileNotFoundError()), kind_of(ZeroDivisionError())
+    >>> failure_kind(TooLargeError()), failure_kind(OSError()), failure_kind(ZeroDivisionError())
     ('memory', 'input', 'bug')
     """
     if isinstance(problem, NO_MEMORY):

@@ -92,10 +92,10 @@ def paper(
         data_root=str(data_root) if data_root else None,
     )
     folder = Path(out)
-    every = [one for some in planned.values() for one in some]
+    every = [run for some in planned.values() for run in some]
     options = RunOptions(folder / "runs", resume=True)
     runs = complete(every, options, jobs=jobs, listener=listener)
-    results = {one.name: one.result for one in runs if one.result}
+    results = {run.name: run.result for run in runs if run.result}
     written = page.bind(
         {of: _those_of(some, results) for of, some in planned.items()},
         folder,
@@ -107,7 +107,7 @@ def paper(
 
 
 def _those_of(planned: Sequence[PlannedRun], results: Mapping[str, Result]) -> list[Result]:
-    names = [one.job.folder_name for one in planned]
+    names = [run.job.folder_name for run in planned]
     return [results[name] for name in names if name in results]
 
 
@@ -127,6 +127,6 @@ def _heading(
 
 def _memories(planned: dict[str, list[PlannedRun]], usual: int) -> str:
     """Returns how many samples are kept, and where it is another number."""
-    others = {of: one.job.memory for of, some in planned.items() for one in some}
+    others = {of: run.job.memory for of, some in planned.items() for run in some}
     told = [f"{memory} in {of}" for of, memory in others.items() if memory != usual]
     return f"{usual} ({', '.join(told)})" if told else str(usual)

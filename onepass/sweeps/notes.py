@@ -14,16 +14,16 @@ from onepass.sweeps.runner import SurveyedRun
 
 def notes(surveyed: Sequence[SurveyedRun], *, kept: bool) -> Iterator[str]:
     """Yields a line for each thing to know. `kept`: run folders stay when the sweep has ended."""
-    watched = [one for one in surveyed if one.job.probes]
+    watched = [run for run in surveyed if run.job.probes]
     if watched and not kept:
         yield "what probes say is not kept: it lies in run folders, which need --out"
-    elif unwatched := [one for one in watched if _lacks_probes(one)]:
+    elif unwatched := [run for run in watched if _lacks_probes(run)]:
         yield (
             f"finished runs that not all of their probes watched are skipped: {len(unwatched)}, "
             f"such as {unwatched[0].job.folder_name}; another --out, and another --append file, "
             "run them again"
         )
-    if changed := [one for one in surveyed if _method_has_changed(one)]:
+    if changed := [run for run in surveyed if _method_has_changed(run)]:
         yield (
             f"finished runs of another state of their method's file are skipped: {len(changed)}, "
             f"such as {changed[0].job.folder_name}; another --out, or a higher revision of the "
@@ -31,19 +31,19 @@ def notes(surveyed: Sequence[SurveyedRun], *, kept: bool) -> Iterator[str]:
         )
 
 
-def _lacks_probes(one: SurveyedRun) -> bool:
+def _lacks_probes(run: SurveyedRun) -> bool:
     """Returns whether a run has finished without some of its probes. What they say lies in run
     folders and nowhere else, and a finished run is not watched again."""
-    if one.result is None:
+    if run.result is None:
         return False
-    return bool(set(one.job.probes) - set(_described(one.folder).get("probes", [])))
+    return bool(set(run.job.probes) - set(_described(run.folder).get("probes", [])))
 
 
-def _method_has_changed(one: SurveyedRun) -> bool:
+def _method_has_changed(run: SurveyedRun) -> bool:
     """Returns whether a run has finished and its method, one of the user's own, is another now."""
-    if one.result is None or not (now := environment.source_of(one.job.method)):
+    if run.result is None or not (now := environment.source_of(run.job.method)):
         return False
-    last = environment.last_computed_by(_described(one.folder), one.result.other_versions)
+    last = environment.last_computed_by(_described(run.folder), run.result.other_versions)
     return bool(last.get("source", now) != now)
 
 

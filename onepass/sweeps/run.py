@@ -139,13 +139,13 @@ def sweep(
         imports=imports,
     )
     planned = _on([dataset] if isinstance(dataset, str) else dataset, planned, file)
-    to = None if append is None else Path(append)
-    with _folder(out, to) as folder:
+    lines_file = None if append is None else Path(append)
+    with _folder(out, lines_file) as folder:
         return complete(
             planned,
             RunOptions(folder, True, checkpoint, anyway),
-            append=to,
-            kept=to is None or out is not None,
+            append=lines_file,
+            kept=append is None or out is not None,
             until=until,
             dry_run=dry_run,
             jobs=jobs,
@@ -169,21 +169,21 @@ def complete(
     """Does what is not done yet of runs that are planned, until some time (of `time.monotonic`).
     Returns them, each once; `kept`: their folders are not temporary."""
     planned = sweep_file.without_repeats(_fingerprinted(planned, all_data=append is not None))
-    if any(one.job.deterministic for one in planned):
+    if any(run.job.deterministic for run in planned):
         devices.allow_determinism()
     if append is not None:
         lines.check_name(append)
     held = lines.read(append) if append is not None and append.exists() else []
     surveyed = runner.survey(planned, options.out, held)
-    durations = Durations([*held, *(one.result for one in surveyed if one.result)])
+    durations = Durations([*held, *(run.result for run in surveyed if run.result)])
     if dry_run:
-        return [_foreseen(one, durations) for one in surveyed]
+        return [_foreseen(run, durations) for run in surveyed]
+    executor = executors.choose([run.job for run in planned], jobs, isolated=True)
     listener = listener or SweepListener()
     for text in notes(surveyed, kept=kept):
         listener.noted(text)
     account = _Account(surveyed, options.out, append, listener)
-    todo = account.begin(surveyed, {one.identity for one in held})
-    executor = executors.choose([one.job for one in planned], jobs, isolated=True)
+    todo = account.begin(surveyed, {result.identity for result in held})
     if until == math.inf:  # else only few of them may ever start
         runner.check([planned[number] for number in todo], executor)
     make_folder(options.out)  # if it cannot be, no run can, and that is said once
@@ -231,21 +231,22 @@ class _Account:
         append: Path | None,
         listener: SweepListener,
     ) -> None:
-        self.planned = [one.planned for one in surveyed]
+        self.planned = [run.planned for run in surveyed]
         self.out, self.append, self.listener = out, append, listener
-        self.runs = [SweptRun(one.job, one.priority + 1, "left") for one in self.planned]
+        self.runs = [SweptRun(run.job, run.priority + 1, "left") for run in self.planned]
 
     def begin(self, surveyed: Sequence[SurveyedRun], held: Collection[str]) -> list[int]:
         """Returns the numbers of the runs that are not finished. Of those that are, each becomes a
         line if the file does not hold it; damaged folders are moved out of the way."""
         todo = []
-        for number, one in enumerate(surveyed):
-            if one.result is not None:
-                self.runs[number] = replace(self.runs[number], state="skipped", result=one.result)
-                if one.result.identity not in held:
-                    self._keep(one.result)
+        for number, found in enumerate(surveyed):
+            if found.result is not None:
+                run = replace(self.runs[number], state="skipped", result=found.result)
+                self.runs[number] = run
+                if found.result.identity not in held:
+                    self._keep(found.result)
                 continue
-            if one.state == "damaged" and (moved := set_aside(one.folder)):
+            if found.state == "damaged" and (moved := set_aside(found.folder)):
                 problem, aside = moved
                 self.listener.noted(f"{problem}; moved to {aside.name}, and run again")
             todo.append(number)
@@ -275,22 +276,22 @@ class _Account:
         return told if job.folder_name in told else f"{job.folder_name}: {told}"
 
 
-def _foreseen(one: SurveyedRun, durations: Durations) -> SweptRun:
-    seconds = None if one.result else durations.expected(one.job)
-    run = SweptRun(one.job, one.planned.priority + 1, one.state, one.result)
-    return replace(run, expected_seconds=seconds)
+def _foreseen(found: SurveyedRun, durations: Durations) -> SweptRun:
+    seconds = None if found.result else durations.expected(found.job)
+    priority = found.planned.priority + 1
+    return SweptRun(found.job, priority, found.state, found.result, expected_seconds=seconds)
 
 
 def _on(
     datasets: Sequence[str], planned: Sequence[PlannedRun], file: Path | str | Mapping[str, Any]
 ) -> list[PlannedRun]:
     """Returns the runs on these datasets, or all: not every machine has the files of every one."""
-    names = {one.job.dataset for one in planned}
+    names = {run.job.dataset for run in planned}
     for name in datasets:
         if name not in names:
             where = sweep_file.WITHOUT_FILE if isinstance(file, Mapping) else file
             raise UnknownNameError(f"dataset of {where}", name, names)
-    return [one for one in planned if not datasets or one.job.dataset in datasets]
+    return [run for run in planned if not datasets or run.job.dataset in datasets]
 
 
 def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
@@ -309,7 +310,7 @@ def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[Pla
                 raise
             return job
 
-    return [replace(one, job=with_fingerprint(one.job)) for one in planned]
+    return [replace(run, job=with_fingerprint(run.job)) for run in planned]
 
 
 @contextmanager

@@ -52,22 +52,22 @@ class SurveyedRun:
 def survey(planned: Sequence[PlannedRun], out: Path, lines: Sequence[Result]) -> list[SurveyedRun]:
     """Returns how far each run is: in a line of results, wherever made, or in its folder."""
     held = {result.identity: result for result in lines if result.identity}
-    return [_found(one, RunFolder.of(one.job, out), held) for one in planned]
+    return [_found(run, RunFolder.of(run.job, out), held) for run in planned]
 
 
-def _found(one: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> SurveyedRun:
-    if held and (line := held.get(one.job.identity)):
-        return SurveyedRun(one, "finished", folder, line)
+def _found(run: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> SurveyedRun:
+    if held and (line := held.get(run.job.identity)):
+        return SurveyedRun(run, "finished", folder, line)
     state, _ = status_of(folder)
     if state == "finished":
-        result = finished(folder, one.job)
-        return SurveyedRun(one, "finished" if result else "to run", folder, result)
-    return SurveyedRun(one, state, folder)
+        result = finished(folder, run.job)
+        return SurveyedRun(run, "finished" if result else "to run", folder, result)
+    return SurveyedRun(run, state, folder)
 
 
 def check(planned: Sequence[PlannedRun], executor: Executor) -> None:
     """Refuses what can be refused before the first run starts: one of each kind will do."""
-    first = {run_kind(one.job): one.job for one in reversed(planned)}
+    first = {run_kind(run.job): run.job for run in reversed(planned)}
     for job in first.values():
         executor.check(job)
 
@@ -114,7 +114,7 @@ def carry_out(
 def _round(
     scheduler: Scheduler, options: RunOptions, executor: Executor, watch: Watch, until: float
 ) -> Generator[tuple[int, Result | Exception], None, None]:
-    jobs = [one.job for one in scheduler.planned]
+    jobs = [run.job for run in scheduler.planned]
     with closing(executor.outcomes(jobs, scheduler, options, watch, until)) as outcomes:
         yield from outcomes
 
@@ -125,7 +125,7 @@ def _renumbered(watch: Watch, numbers: Sequence[int]) -> Watch:
 
 def _wait_for_any(folders: Sequence[RunFolder], until: float) -> None:
     """Waits until another process has finished one of them, or has left it, or the time is up."""
-    while folders and all(one.is_being_run() for one in folders):
+    while folders and all(folder.is_being_run() for folder in folders):
         if time.monotonic() >= until:
             return
         time.sleep(PAUSE)

@@ -35,7 +35,7 @@ class Scheduler:
     ) -> None:
         self.planned, self.out, self.durations = planned, out, durations
         self.until, self.now = until, now
-        self.kinds = [run_kind(one.job) for one in planned]
+        self.kinds = [run_kind(run.job) for run in planned]
         self.waiting = list(range(len(planned)))
         self.trials: dict[int, RunKind] = {}  # runs that are being measured
         self.passed: list[int] = []
@@ -70,13 +70,13 @@ class Scheduler:
         expected: dict[RunKind, float | None] = {}
         turns: list[tuple[int, float, int]] = []
         for place, index in enumerate(self.waiting):
-            kind, one = self.kinds[index], self.planned[index]
+            kind, run = self.kinds[index], self.planned[index]
             if kind not in expected:
-                expected[kind] = self.durations.expected(one.job)
+                expected[kind] = self.durations.expected(run.job)
             seconds = expected[kind]
             if seconds is None and kind not in tried and left > 0:
                 tried.add(kind)
-                turns.append((one.priority, -math.inf, place))
+                turns.append((run.priority, -math.inf, place))
             elif seconds is not None and seconds <= left:
-                turns.append((one.priority, -seconds, place))
+                turns.append((run.priority, -seconds, place))
         return [self.waiting[place] for _, _, place in sorted(turns)]

@@ -110,8 +110,8 @@ def read(
 
 def _imports(path: Path, content: Table) -> list[str]:
     modules = _listed(content.get("import", []))
-    for one in modules:
-        check(f"{path}: import", one, str)
+    for module in modules:
+        check(f"{path}: import", module, str)
     return modules
 
 
@@ -155,7 +155,7 @@ def _expect(path: Path, where: str, value: object, kind: type) -> None:
 def _check_table(path: Path, where: str, table: Table, without: str = "") -> None:
     _expect(path, where, table, dict)
     for name, value in table.items():
-        valid = [one for one in OPTIONS if one != without]
+        valid = [option for option in OPTIONS if option != without]
         if name not in valid:
             raise UnknownNameError(f"key of {path} {where}", name, valid)
         told = f"{path}: {where} {name}"
@@ -165,9 +165,9 @@ def _check_table(path: Path, where: str, table: Table, without: str = "") -> Non
         values = value if isinstance(value, list) and name != "seeds" else [value]
         if not values:
             raise InputError(f"{told} is an empty list")
-        for one in values:
-            check(told, one, OPTIONS[name])
-            _check_range(told, name, one)
+        for alternative in values:
+            check(told, alternative, OPTIONS[name])
+            _check_range(told, name, alternative)
 
 
 def _check_range(told: str, name: str, value: Any) -> None:
@@ -183,8 +183,8 @@ def _check_settings(told: str, settings: Any) -> None:
         values = value if isinstance(value, list) else [value]
         if not values:
             raise InputError(f"{told}.{name} is an empty list")
-        for one in values:
-            check(f"{told}.{name}", one, str | int | float | bool)
+        for alternative in values:
+            check(f"{told}.{name}", alternative, str | int | float | bool)
 
 
 # ---- from tables to jobs
@@ -253,8 +253,8 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     from onepass.learning.learner import Learner
 
     settings = {
-        name[1:]: toml.as_text(one, name[1:])
-        for name, one in chosen.items()
+        name[1:]: toml.as_text(value, name[1:])
+        for name, value in chosen.items()
         if name.startswith(".")
     }
     plugins.expect_named(settings.get("net"), str(path))
@@ -285,6 +285,6 @@ def _check_names(job: Job) -> None:
 def without_repeats(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Each run once, where it first comes; the user's own data must be known."""
     first: dict[str, PlannedRun] = {}
-    for one in planned:
-        first.setdefault(one.job.folder_name, one)
+    for run in planned:
+        first.setdefault(run.job.folder_name, run)
     return list(first.values())

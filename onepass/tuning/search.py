@@ -101,14 +101,14 @@ class Search:
 
     def _standing(self, study: Study, run: tuple[int, int] | None) -> Standing:
         """The best settings so far are written whenever they are others."""
-        ended = [one for one in study.trials() if one.state.is_finished()]
-        whole = [one for one in ended if one.state == study.states.COMPLETE]
-        problems = [one.user_attrs["problem"] for one in ended if "problem" in one.user_attrs]
+        ended = [trial for trial in study.trials() if trial.state.is_finished()]
+        whole = [trial for trial in ended if trial.state == study.states.COMPLETE]
+        problems = [trial.user_attrs["problem"] for trial in ended if "problem" in trial.user_attrs]
         stopped = len(ended) - len(whole) - len(problems)
         standing = Standing(run, len(ended), stopped, problems, self.best_file)
         if not whole:
             return standing
-        best = max(whole, key=lambda one: (one.value, -one.number))
+        best = max(whole, key=lambda trial: (trial.value, -trial.number))
         settings = {**self.spec.job.settings, **best.user_attrs["settings"]}
         standing = replace(standing, best=best.number, value=best.value, settings=settings)
         text = self._toml(standing).encode()

@@ -90,17 +90,17 @@ class Space:
         return cls(settings, table)
 
     def distributions(self) -> dict[str, Any]:
-        return {name: one.distribution() for name, one in self.settings.items()}
+        return {name: values.distribution() for name, values in self.settings.items()}
 
     def texts(self, chosen: dict[str, Any]) -> dict[str, str]:
         """What Optuna has chosen, as `--set` takes it."""
-        return {name: one.text(chosen[name]) for name, one in self.settings.items()}
+        return {name: values.text(chosen[name]) for name, values in self.settings.items()}
 
     def ends(self) -> Iterator[dict[str, str]]:
         """Each end of a range and each choice, one setting at a time: what can be tried of the
         space before anything is run."""
-        for name, one in self.settings.items():
-            for text in one.ends:
+        for name, values in self.settings.items():
+            for text in values.ends:
                 yield {name: text}
 
 

@@ -57,7 +57,7 @@ class SearchSpec:
 
     def described(self) -> dict[str, Any]:
         """What makes two searches the same: what is asked, and not where something lies."""
-        job = {name: one for name, one in asdict(self.job).items() if name not in BESIDE}
+        job = {name: value for name, value in asdict(self.job).items() if name not in BESIDE}
         return {
             "method": self.job.method,
             "revision": self.job.revision,

@@ -68,7 +68,7 @@ class Study:
             return
         for name in {**wanted, **found}:
             if found.get(name) != wanted.get(name):
-                was, now = (quoted(one.get(name)) for one in (found, wanted))
+                was, now = (quoted(said.get(name)) for said in (found, wanted))
                 raise RunError(
                     f"{folder} holds a search with another {name}: {was}, not {now}; "
                     "--out puts this one elsewhere"
@@ -80,15 +80,15 @@ class Study:
         """Every trial whose settings are known, in their order. What a kill has left of one before
         that counts for nothing."""
         every = self.study.get_trials(deepcopy=False)
-        return [one for one in every if "settings" in one.user_attrs]
+        return [trial for trial in every if "settings" in trial.user_attrs]
 
     def unfinished(self) -> list[Trial]:
         """Those that were running when the search was stopped."""
-        for one in self.study.get_trials(deepcopy=False):
-            if one.state == self.states.RUNNING and "settings" not in one.user_attrs:
-                self.study.tell(one.number, state=self.states.FAIL)
-        running = [one for one in self.trials() if one.state == self.states.RUNNING]
-        return [Trial(one.number, one.user_attrs["settings"]) for one in running]
+        for trial in self.study.get_trials(deepcopy=False):
+            if trial.state == self.states.RUNNING and "settings" not in trial.user_attrs:
+                self.study.tell(trial.number, state=self.states.FAIL)
+        running = [trial for trial in self.trials() if trial.state == self.states.RUNNING]
+        return [Trial(trial.number, trial.user_attrs["settings"]) for trial in running]
 
     def ask(self, space: Space, seed: int) -> Trial:
         """A new trial. Each has a sampler of its own, seeded by its place: a search that was
@@ -112,7 +112,7 @@ class Study:
 
     def ending(self, number: int) -> Ending | None:
         """How it has ended; also, before that is told, if whoever ran it has given it up."""
-        (found,) = [one for one in self.trials() if one.number == number]
+        (found,) = [trial for trial in self.trials() if trial.number == number]
         noted = found.user_attrs
         if found.state == self.states.COMPLETE:
             return Ending(found.value)
@@ -126,9 +126,9 @@ class Study:
         those that were whole had scored more by then."""
         whole = []
         self.storage.set_trial_intermediate_value(self._id(number), step, value)
-        for one in self.trials():
-            if one.state == self.states.COMPLETE and step in one.intermediate_values:
-                whole.append(one.intermediate_values[step])
+        for trial in self.trials():
+            if trial.state == self.states.COMPLETE and step in trial.intermediate_values:
+                whole.append(trial.intermediate_values[step])
         return len(whole) < FIRST or value >= median(whole)
 
     def give_up(self, number: int, problem: str | None = None) -> None:
@@ -138,7 +138,7 @@ class Study:
 
     def first_with(self, settings: dict[str, str]) -> int:
         """The number of the trial that is run of all those with the same settings."""
-        trials = (one for one in self.trials() if one.user_attrs["settings"] == settings)
+        trials = (trial for trial in self.trials() if trial.user_attrs["settings"] == settings)
         return int(next(trials).number)
 
     def _write(self, number: int, key: str, what: object) -> None:

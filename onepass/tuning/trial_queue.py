@@ -75,5 +75,5 @@ class TrialQueue:
         self.trial_of.append(trial)
 
     def _tell(self, trial: Trial, ending: Ending) -> None:
-        for one in (trial, *self.twins.pop(trial.number, ())):
-            self.study.tell(one, ending)
+        for alike in (trial, *self.twins.pop(trial.number, ())):
+            self.study.tell(alike, ending)

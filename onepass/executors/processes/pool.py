@@ -88,25 +88,27 @@ class Processes:
         free = [slot for slot in slots if slot.running is None]
         while free:
             busy = [slot for slot in slots if slot.running]
-            number = places.least_loaded([one.gpu for one in free], [one.gpu for one in busy])
+            number = places.least_loaded(
+                [other.gpu for other in free], [other.gpu for other in busy]
+            )
             slot = free.pop(number)
-            beside = [one for one in busy if one.gpu == slot.gpu]
+            beside = [other for other in busy if other.gpu == slot.gpu]
             index = queue.take(self._fits(slot, beside, retries))
             if index is None:
                 slot.leave()
                 continue
             job = jobs[index]
             if not beside and not self._has_room(slot, [], retries)(job):
-                for one in free:  # which hold memory that it will need
-                    one.leave()
-            for one in beside:
-                one.crowded = True
+                for other in free:  # which hold memory that it will need
+                    other.leave()
+            for other in beside:
+                other.crowded = True
             slot.start(index, job, retries.options_for(job), crowded=bool(beside))
         return any(slot.running for slot in slots)
 
     def _fits(self, slot: Slot, beside: Sequence[Slot], retries: Retries) -> Fits:
         """Whether a job may start beside others; alone every one may."""
-        others = [(one.running.job, one.taken) for one in beside if one.running]
+        others = [(other.running.job, other.taken) for other in beside if other.running]
         if not others:
             return lambda job: True
         if any(retries.must_be_alone(job) for job, _ in others):
