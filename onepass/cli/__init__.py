@@ -1,4 +1,5 @@
-"""The command line: a thin layer over the package."""
+"""The command line: one file for each command, which parses what is typed and prints what comes of
+it. It may import everything, and nothing imports it."""
 
 from __future__ import annotations
 

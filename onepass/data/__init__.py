@@ -1,5 +1,5 @@
-"""Datasets: arrays of images or vectors with labels, by name or by path. They say nothing about
-order. Modules here import `base`."""
+"""Datasets: arrays of images or vectors with labels, by name or by path, in no order. Modules here
+import only `base`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,5 @@
-"""Where runs run: one after another here, or several at a time in processes."""
+"""Where runs run: one after another here, or several at a time in processes. Modules here import
+`runs` and what is below it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,5 @@
-"""What is kept, and what is drawn."""
+"""Memories: which samples are kept, and which are drawn from them. Modules here import only
+`base`."""
 
 from onepass.memory.balanced import Balanced
 from onepass.memory.fill_first import Filling

@@ -1,4 +1,5 @@
-"""One import line for each method: the table of contents."""
+"""One file for each method, and one line here for each file: the table of contents. A method
+imports `learning`, `memory`, `nets` and `functional`, no other method (`ocm_gsa` joins two)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,6 @@
-"""Networks: a backbone that gives features, and the head on top. A network of your own is one file
-with `@network` and one line here."""
+"""Networks: a backbone that gives features, the head on top, and the optimisers that train them.
+Modules here import `functional` and `base`; a network of your own is one file with `@network` and
+one line here."""
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision

@@ -1,1 +1,2 @@
-"""From folders of runs to tables and figures; nothing here trains."""
+"""Rows of runs as tables, figures, tests of significance and pages; nothing here trains. Modules
+here import `runs` and what is below it."""

@@ -1,5 +1,5 @@
-"""Streams: in which order, and in which pieces, a dataset reaches the learner. A stream of your own
-is one file with `@stream` and one line here."""
+"""Streams: in which order, and in which pieces, a dataset reaches the learner. Modules here import
+`data` and `base`; a stream of your own is one file with `@stream` and one line here."""
 
 from typing import TYPE_CHECKING
 

@@ -186,7 +186,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
             if one.graded:
                 losses.append(F.cross_entropy(logits, y[: one.images]))
         loss = torch.stack(losses).sum()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return Step(loss.detach(), {}, ())

@@ -297,7 +297,7 @@ def test_a_loaded_state_is_a_copy_too():
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_parameters_of_several_kinds_of_float_go_together(kind):
-    """A fused kernel takes one kind only: on a GPU it reads all as it reads the first."""
+    """A fused kernel takes one kind only: on a GPU it would read all as it reads the first."""
     plain = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
     ours = [parameter(), nn.Parameter(parameter(seed=1).double()), parameter(seed=2)]
     theirs = [nn.Parameter(one.detach().clone()) for one in ours]
@@ -308,8 +308,6 @@ def test_parameters_of_several_kinds_of_float_go_together(kind):
         descend(other, theirs, seed)
     for one, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, expected)
-    kinds = [{one.dtype for one in group["params"]} for group in optimizer.param_groups]
-    assert kinds == [{torch.float32}, {torch.float64}, set()]
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])

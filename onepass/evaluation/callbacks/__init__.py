@@ -1,4 +1,5 @@
-"""Listeners are told of a run's events: the recorder, the progress bar, probes, tracking."""
+"""Listeners that are told what happens while a stream is learned, and the audience that tells them.
+Modules here import what `evaluation` imports, never a run."""
 
 from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
 from onepass.evaluation.callbacks.progress import Forwarder, Progress

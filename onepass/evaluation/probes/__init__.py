@@ -1,4 +1,5 @@
-"""Listeners that measure while any method learns; not one bit of it changes."""
+"""Listeners that measure while any method learns, and change not one bit of it. Modules here import
+what `evaluation` imports."""
 
 from typing import TYPE_CHECKING
 

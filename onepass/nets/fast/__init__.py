@@ -1,4 +1,5 @@
 """What makes a step fast and changes nothing about what it computes: kernels, casts, side streams.
+Modules here import only torch.
 
 A reader of the networks may skip this folder. To them, `Conv` is a convolution, `Norm` is
 relu(batch norm(x) + plus), `at_once(x, f, g)` is (f(x), g(x)), `call_lowered(net, x, view)` is

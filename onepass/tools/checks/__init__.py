@@ -1,5 +1,5 @@
 """The contract as functions: every registered method is run against every check, and a method of
-your own can be too.
+your own can be too. Modules here import what `tools` imports.
 
 >>> from onepass.tools.checks import check_method
 >>> import onepass
