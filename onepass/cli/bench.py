@@ -81,7 +81,7 @@ def bench(
         check(f"--{name}", tuple(given), tuple[int, ...])
     where, count = str(devices.resolve(device)), thread_count(threads)
     options = {"engine": engine, "precision": precision}
-    chosen = chosen_settings(None, set_ or [], options)
+    chosen = {"engine": "auto", "precision": "fp32"} | chosen_settings(None, set_ or [], options)
     cases = [
         benchmarks.Case(
             method=method,

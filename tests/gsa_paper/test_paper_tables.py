@@ -156,7 +156,7 @@ def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Pat
     ]
     file = written(tmp_path / "a.jsonl", *whole, *parts)
     done = onepass("table", file, "--like", "table3", "--dataset", "cifar100")
-    header, _, ours, p, theirs, *_ = done.out.splitlines()[1:]
+    header, ours, p, theirs, *_ = done.out.splitlines()[1:]
     assert "no cl imbalance  the same, simple cross-entropy" in header  # it can be read in two ways
     assert "31.0 ± 1.0 (3)" in ours and "29.5 ± 0.5 (3)" in ours
     assert ours.endswith("28.5 ± 0.5 (3)")
