@@ -40,6 +40,7 @@ from onepass.base.devices import computing
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
+from onepass.learning.image_counts import images_of
 from onepass.learning.network_copies import LONGEST, Average
 from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
 from onepass.nets import normalises, renormalised
@@ -161,8 +162,8 @@ class Scores(Listener):
         x, y, base = self.x[known], self.y[known], learner.snapshot()
         nets = {"student": learner.evaluator}
         nets |= {name: average.model for name, average in learner.averages.items()}
-        if learner.teaching is not None:
-            nets["teacher"] = learner.teaching.model
+        if learner.trainer.distillation.teaching is not None:
+            nets["teacher"] = learner.trainer.distillation.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
         refined = {name: nets[name] for name in REFINED}
         if isinstance(learner, WithMemory) and normalises(learner.model):
@@ -213,7 +214,7 @@ def main() -> None:
         }
         for name in names
     }
-    costs = {"images": learner.images(job.batch), "seconds": last.seconds}
+    costs = {"images": images_of(learner, job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
     print(json.dumps({**whole, **surroundings()}), flush=True)
 

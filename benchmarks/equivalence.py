@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from onepass.base.settings import setting_names
+
 SEEDS = (0, 1, 2)
 # State entries of commit 68e2b2f that have another name since; None: no longer kept.
 RENAMED: dict[str, str | None] = {
@@ -46,7 +48,7 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
         "synthetic", classes=6, train_per_class=20, test_per_class=5, shape=(3, 12, 12), seed=1
     )
     for info in _registry().methods():
-        names = info.learner.setting_names()
+        names = setting_names(info.learner)
         tasks = 1 if info.one_task else 5
         for preset, settings, unmirrored in presets(info.learner):
             for seed in SEEDS:

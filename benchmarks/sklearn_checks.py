@@ -18,6 +18,7 @@ import sklearn
 import torch
 from sklearn.utils.estimator_checks import check_estimator
 
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
@@ -52,7 +53,7 @@ def said(of: dict[str, object]) -> str:
 def checked(key: str) -> list[dict[str, object]]:
     """What became of each check, with a small memory and the settings of quick tests."""
     learner = registry.get(key).learner
-    memory = {"memory": 100} if "memory" in learner.setting_names() else {}
+    memory = {"memory": 100} if "memory" in setting_names(learner) else {}
     model = OnePassClassifier(key, device="cpu", **memory, **learner.quick)
     with warnings.catch_warnings(action="ignore"):
         return check_estimator(

@@ -15,6 +15,7 @@ from torch import nn
 
 import onepass
 from onepass import InputError, UnknownNameError
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.sklearn import EXPECTED_TO_FAIL, OnePassClassifier
 
@@ -24,7 +25,7 @@ WORDS = ("owl", "cat", "bee")  # neither in alphabetical order nor in that of th
 
 def classifier(method="er", **settings):
     learner = registry.get(method).learner
-    kept = {"memory": 30} if "memory" in learner.setting_names() else {}
+    kept = {"memory": 30} if "memory" in setting_names(learner) else {}
     return OnePassClassifier(method, device="cpu", **{**kept, **learner.quick, **settings})
 
 

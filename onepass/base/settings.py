@@ -7,16 +7,15 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import (
     Any,
-    ClassVar,
     Literal,
     NamedTuple,
-    Self,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -27,6 +26,7 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.text import brief, quoted
 
 LARGEST = 2**63 - 1
+T = TypeVar("T")
 
 
 class Setting(NamedTuple):
@@ -48,102 +48,97 @@ class Preset(NamedTuple):
     unmirrored: dict[str, Any] | None = None
 
 
-@dataclass(kw_only=True, eq=False)
-class Configured:
-    """A dataclass whose init fields are its settings, stored as given and never changed."""
+def setting_names(cls: type) -> list[str]:
+    """Returns the names of the settings of a class: a dataclass whose init fields are its settings,
+    stored as given and never changed."""
+    return [setting.name for setting in fields(cls) if setting.init]
 
-    key: ClassVar[str] = ""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
+def non_defaults(configured: Any) -> dict[str, Any]:
+    """Returns the settings that are not as by default."""
+    usual = {setting.name: setting.default for setting in fields(configured) if setting.init}
+    found = {name: getattr(configured, name) for name in usual}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not usual[name] and value != usual[name]
+    }
 
-    def __repr__(self) -> str:
-        given = ", ".join(f"{name}={brief(value)}" for name, value in self._chosen().items())
-        return f"{type(self).__name__}({given})"
 
-    def _chosen(self) -> dict[str, Any]:
-        """The settings that are not as by default."""
-        usual = {one.name: one.default for one in fields(self) if one.init}
-        return {
-            name: value
-            for name, value in self.get_params().items()
-            if value is not usual[name] and value != usual[name]
-        }
+def shown_as_made(configured: Any) -> str:
+    """Returns the call that makes an object with these settings."""
+    given = (f"{name}={brief(value)}" for name, value in non_defaults(configured).items())
+    return f"{type(configured).__name__}({', '.join(given)})"
 
-    @classmethod
-    def setting_names(cls) -> list[str]:
-        return [one.name for one in fields(cls) if one.init]
 
-    @classmethod
-    def described(cls) -> list[Setting]:
-        """All settings, those that only this class has first; what they mean is in docstrings, its
-        own and inherited ones."""
-        hints, meanings = cls._types(), _meanings(cls)
-        annotated = [name for one in cls.__mro__ for name in inspect.get_annotations(one)]
-        settings = {one.name: one for one in fields(cls) if one.init}
-        ordered = [settings[name] for name in dict.fromkeys(annotated) if name in settings]
-        return [
-            Setting(
-                name=one.name,
-                type=_say(hints[one.name]),
-                default="" if one.default is MISSING else as_text(one.default),
-                meaning=meanings.get(one.name, ""),
-            )
-            for one in ordered
-        ]
+def described(cls: type) -> list[Setting]:
+    """Returns all settings, those that only this class has first; what they mean is in docstrings,
+    its own and inherited ones."""
+    hints, meanings = _types(cls), _meanings(cls)
+    annotated = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
+    settings = {setting.name: setting for setting in fields(cls) if setting.init}
+    ordered = [settings[name] for name in dict.fromkeys(annotated) if name in settings]
+    return [
+        Setting(
+            name=setting.name,
+            type=_say(hints[setting.name]),
+            default="" if setting.default is MISSING else as_text(setting.default),
+            meaning=meanings.get(setting.name, ""),
+        )
+        for setting in ordered
+    ]
 
-    @classmethod
-    def read_settings(cls, texts: dict[str, str]) -> dict[str, Any]:
-        """Constructor arguments from text, as `--set` takes them."""
-        hints = cls._types()
-        for name in texts:
-            cls.check_name(name)
-        return {name: read(cls._told(name), text, hints[name]) for name, text in texts.items()}
 
-    @classmethod
-    @cache
-    def _types(cls) -> dict[str, Any]:
-        """Of the settings; working them out takes long where thousands of jobs are asked for."""
-        return get_type_hints(cls)
+def read_settings(cls: type, texts: dict[str, str]) -> dict[str, Any]:
+    """Returns constructor arguments from text, as `--set` takes them."""
+    hints = _types(cls)
+    for name in texts:
+        check_name(cls, name)
+    return {name: read(told(cls, name), text, hints[name]) for name, text in texts.items()}
 
-    @classmethod
-    def configured(cls, **chosen: Any) -> Self:
-        """As the constructor, but an unknown setting is named, with the nearest valid one."""
-        for name in chosen:
-            cls.check_name(name)
-        return cls(**chosen)
 
-    @classmethod
-    def check_name(cls, name: str) -> None:
-        if name not in cls.setting_names():
-            raise UnknownNameError(f"setting of {cls.key!r}", name, cls.setting_names())
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    """Of the settings; working them out takes long where thousands of jobs are asked for."""
+    return get_type_hints(cls)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
-        return {name: getattr(self, name) for name in self.setting_names()}
 
-    def make_plain(self) -> None:
-        """Makes NumPy's numbers and names Python's, which files can hold and no sum overflows, and
-        whole numbers floats where a setting is one."""
-        hints = self._types()
-        for name, value in self.get_params().items():
-            setattr(self, name, _plain(value, hints[name]))
+def configured(cls: type[T], **chosen: Any) -> T:
+    """Calls the constructor, but an unknown setting is named, with the nearest valid one."""
+    for name in chosen:
+        check_name(cls, name)
+    return cls(**chosen)
 
-    def check_types(self) -> None:
-        hints = self._types()
-        for name, value in self.get_params().items():
-            check(self._told(name), value, hints[name])
 
-    def require(self, name: str, holds: bool, wanted: str) -> None:
-        if not holds:
-            value = quoted(getattr(self, name))
-            raise InputError(f"{self._told(name)} must be {wanted}, not {value}")
+def check_name(cls: type, name: str) -> None:
+    """Raises an UnknownNameError if the class has no such setting."""
+    if name not in setting_names(cls):
+        raise UnknownNameError(f"setting of {_key(cls)!r}", name, setting_names(cls))
 
-    @classmethod
-    def _told(cls, name: str) -> str:
-        """A setting's name in a message, with whose it is."""
-        return f"{cls.key}: {name}" if cls.key else name
+
+def make_plain(configured: Any) -> None:
+    """Makes NumPy's numbers and names Python's, which files can hold and no sum overflows, and
+    whole numbers floats where a setting is one."""
+    cls: type = type(configured)
+    for name in setting_names(cls):
+        setattr(configured, name, _plain(getattr(configured, name), _types(cls)[name]))
+
+
+def check_types(configured: Any) -> None:
+    """Raises an InputError if a setting is not of its type."""
+    cls: type = type(configured)
+    for name in setting_names(cls):
+        check(told(cls, name), getattr(configured, name), _types(cls)[name])
+
+
+def told(cls: type, name: str) -> str:
+    """Returns a setting's name for a message, with whose it is."""
+    return f"{_key(cls)}: {name}" if _key(cls) else name
+
+
+def _key(cls: type) -> str:
+    """Returns the name by which the class is registered, if it has one."""
+    return getattr(cls, "key", "")
 
 
 def _plain(value: Any, annotation: Any) -> Any:

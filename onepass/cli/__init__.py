@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from onepass.base.errors import OnepassError, TrainingError
+from onepass.base.settings import setting_names
 from onepass.base.text import plain, shortened
 from onepass.cli import (
     bench,
@@ -127,7 +128,7 @@ def _explained(problem: Any) -> str:
 def _as_setting(problem: Any) -> str:
     """Of an option that a command does not have: how it is given, if it is a method's setting."""
     name = getattr(problem, "option_name", "").lstrip("-").replace("-", "_")
-    settings = {one for info in registry.methods() for one in info.learner.setting_names()}
+    settings = {one for info in registry.methods() for one in setting_names(info.learner)}
     if name not in settings:
         return ""
     options = {one for parameter in problem.ctx.command.params for one in parameter.opts}

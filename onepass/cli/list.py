@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text
+from onepass.base.settings import as_text, configured, described, setting_names
 from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
@@ -17,6 +17,8 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
+from onepass.learning.image_counts import images_of
+from onepass.learning.memory_contents import stores_of
 from onepass.runs.spec import preset_names
 from onepass.streams.registry import STREAMS
 
@@ -73,7 +75,7 @@ def list_(
 def _methods() -> list[dict[str, Any]]:
     entries = []
     for info in registry.methods():
-        images = info.learner().images(batch=10)
+        images = images_of(info.learner(), batch=10)
         stores = _stores(info.learner)
         kept = [" + ".join(store.kept) for store in stores]
         entries.append(
@@ -99,10 +101,10 @@ def _stores(method: type[Learner]) -> list[Store]:
     from torch import nn
 
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    chosen = {"memory": SAMPLES} if "memory" in method.setting_names() else {}
-    learner = method.configured(net=features, device="cpu", **chosen)
+    chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}
+    learner = configured(method, net=features, device="cpu", **chosen)
     learner.prepare((3, 32, 32), torch.uint8)
-    return list(learner.stores.values())
+    return stores_of(learner)
 
 
 def _datasets() -> list[dict[str, Any]]:
@@ -159,7 +161,7 @@ def _settings(method: str | None) -> list[dict[str, Any]]:
     from onepass.learning.learner import Learner
 
     learner = Learner if method is None else registry.get(method).learner
-    return [one._asdict() for one in learner.described()]
+    return [one._asdict() for one in described(learner)]
 
 
 def _presets(method: str | None) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import typer
 import onepass
 from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
+from onepass.base.settings import described
 from onepass.data.known import names
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
@@ -67,7 +68,7 @@ def _stored_settings() -> dict[str, list[list[str]]]:
     found = {
         info.key: [
             [f"{setting.name}={setting.default}", shorten(setting.meaning, 60, placeholder="...")]
-            for setting in info.learner.described()
+            for setting in described(info.learner)
         ]
         for info in registry.methods()
     }

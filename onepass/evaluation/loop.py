@@ -29,6 +29,7 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
+from onepass.learning.divergence import expect_finite
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -208,10 +209,10 @@ def _walk_batches(
             tick = _scored(tick, learner, held, clock, float(step.loss), False)
             listener.scored(tick)
         yield tick
-    works = learner.book.told and learner.end_is_due
+    works = False
     if learner.book.told:  # tasks that are told end as those of a Stream do
         with clock.training:
-            learner.end_task()
+            works = learner.end_task()
     if works or not isinstance(tick, Point):
         tick = _scored(tick, learner, held, clock, float(step.loss), False)
         listener.scored(tick)
@@ -269,7 +270,7 @@ def _scored(
     loss: float,
     boundary: bool,
 ) -> Point:
-    learner.check_finite()
+    expect_finite(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}

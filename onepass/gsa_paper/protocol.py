@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text
+from onepass.base.settings import as_text, setting_names
 from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
 from onepass.runs.result import Result
@@ -45,7 +45,7 @@ def what_was_chosen(result: Result) -> Variant:
     preset = variant.get(PRESET, COMMON)
     if preset not in preset_names(learner):
         preset = COMMON
-    settings = variant.only(learner.setting_names())
+    settings = variant.only(setting_names(learner))
     alone = Job(result.method, result.dataset_identity, preset=preset)
     # a variant leaves out what is as in the preset: there the data decided nothing
     as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}

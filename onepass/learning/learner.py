@@ -8,12 +8,13 @@ only: static shapes, no host synchronisation; what differs between steps are mas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,25 +28,42 @@ from onepass.base.errors import (
     OnepassError,
     TrainingError,
 )
-from onepass.base.expect import expect_alike
 from onepass.base.locks import Turns
-from onepass.base.parts import Images, Label, Step, parts_of
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Label, Output, Samples, Show, Step, not_shown, parts_of
+from onepass.base.settings import (
+    Preset,
+    as_text,
+    check_name,
+    check_types,
+    make_plain,
+    non_defaults,
+    setting_names,
+    shown_as_made,
+    told,
+)
 from onepass.base.text import as_html, brief, quoted
-from onepass.functional.views import can_be_captured, expect_colours
+from onepass.functional.views import Augment, Views, can_be_captured, expect_colours
+from onepass.learning import execution
 from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassBook, Texts
-from onepass.learning.memory_contents import Forgotten, Kept, chosen, kept_in
-from onepass.learning.network_copies import Copy
-from onepass.learning.predictor import Predictor
-from onepass.learning.self_distillation import SelfTaught
-from onepass.learning.trainer import Trainer, linear_head, no_modules
+from onepass.learning.divergence import expect_finite, expect_finite_network
+from onepass.learning.memory_contents import (
+    Forgotten,
+    Kept,
+    chosen,
+    kept_in,
+    removed_from,
+    stores_of,
+)
+from onepass.learning.network_copies import Rule
+from onepass.learning.predictor import PREDICTION_BATCH, Predictor
+from onepass.learning.trainer import Generators, Trainer, Training, linear_head, no_modules
 from onepass.memory import Store
-from onepass.nets import Head
+from onepass.nets import Classifier, Head, Precision, optimisers
 
 
 @dataclass(kw_only=True, eq=False)
-class Learner(SelfTaught, ABC):
+class Learner(ABC):
     """The constructor is the configuration: stored as given, but numbers as Python's and as floats
     where a setting is one, and never changed.
 
@@ -62,8 +80,10 @@ class Learner(SelfTaught, ABC):
         every row stays, new ones at their birth values.
     optimizer
         `adam`, `sgd` and `nesterov` (momentum 0.9) with coupled decay, `adamw` with decoupled.
-    lr, weight_decay
-        The optimiser's learning rate, and its decay.
+    lr
+        The optimiser's learning rate.
+    weight_decay
+        The optimiser's decay of weights.
     augment
         `crop-grey` on images (drawn anew at every use), `crop-grey-reflected` (crops may reach past
         the image), `crop-grey-flip` (smaller crops, flips and greys), `contrastive` (smaller still,
@@ -74,10 +94,12 @@ class Learner(SelfTaught, ABC):
         if the function has an attribute `capturable` that is true.
     mirror
         Every image is also trained as its mirror image, which doubles the images of a step.
-    mean, std
-        Per channel, in units of pixel / 255, or of the values that float images have; vectors: one
-        value for all features or one for each.
-        A network that brings its own preprocessing has no use for them: they are ignored.
+    mean
+        What is subtracted from the values of each channel, in units of pixel / 255, or of the
+        values that float images have; vectors: one value for all features or one for each. Ignored
+        where a network brings its own preprocessing.
+    std
+        What they are then divided by, in the same units.
     average
         Predictions come from an exponential average of the network over the optimiser's steps: of
         this decay, `growing`, over the last seventeenth of all steps, or `arrivals`, over the last
@@ -86,11 +108,14 @@ class Learner(SelfTaught, ABC):
     mirror_scores
         An image's scores are the mean of its own and its mirror image's, for twice the time that a
         prediction takes. Training does not notice.
-    distil, distil_temperature, distil_raw
-        The average teaches the network on the views of each step, so strongly, at this temperature;
-        with `distil_raw` also on the samples as they are, which the network is shown besides.
+    distil
+        How strongly the average teaches the network, on the views of each step; 0: not at all.
     distil_from
         An average of its own that teaches, by one of these rules; none: the one that predicts.
+    distil_temperature
+        The temperature of both softmaxes where the average teaches.
+    distil_raw
+        The average also teaches on the samples as they are, which the network is shown besides.
     repeats
         Steps of the optimiser for each batch, each with draws and views of its own; the memory
         takes the batch once, in the last one.
@@ -107,8 +132,29 @@ class Learner(SelfTaught, ABC):
         Of the network's arithmetic: `fp32`, or `bf16` by autocast.
     """
 
+    net: str | nn.Module = "auto"
+    head: Literal["trained", "frozen"] = "trained"
+    optimizer: optimisers.Kind = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    augment: Augment = "crop-grey"
+    mirror: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    seed: int = 0
+    device: str = "auto"
+    engine: execution.Kind = "auto"
+    precision: Precision = "fp32"
+    average: Rule | None = None
+    mirror_scores: bool = False
+    distil: float = 0.0
+    distil_from: Rule | None = None
+    distil_temperature: float = 4.0
+    distil_raw: bool = False
+    repeats: int = 1
     gap: int = 10
 
+    key: ClassVar[str] = ""  # the name of the method
     presets: ClassVar[dict[str, Preset]] = {}  # other settings by name, each with its source
     exempt: ClassVar[dict[str, str]] = {}  # checks that cannot apply, with the reason
     quick: ClassVar[dict[str, Any]] = {}  # settings under which a test takes seconds
@@ -117,6 +163,10 @@ class Learner(SelfTaught, ABC):
     later_steps_differ: ClassVar[bool] = False  # then a step may ask if this is the first task
     trains_to_score: ClassVar[bool] = False  # then it is scored at the end only, unless asked
 
+    # settings that must stay as by default, its own or inherited ones, each with the reason
+    cannot: ClassVar[dict[str, str]] = {}
+
+    store: Store = field(init=False)
     steps: int = field(init=False, default=0)
     book: ClassBook = field(init=False)
     task_ended: bool = field(init=False, default=False)
@@ -130,7 +180,7 @@ class Learner(SelfTaught, ABC):
 
     # ---- what a method writes
 
-    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # noqa: B027
         """Makes the parts that the method keeps, once the shape of a sample is known. Every `Part`
         that it puts into an attribute is saved, resumed, grown and told of classes and tasks."""
 
@@ -143,20 +193,176 @@ class Learner(SelfTaught, ABC):
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> Step:
-        """One step on raw samples and rows, on the device; written with what `Steps` has."""
+        """Makes one step on raw samples and rows, on the device."""
 
-    def on_task_end(self) -> None:
-        """What the method does when a task has ended, before it is scored; may train."""
+    def on_task_end(self) -> None:  # noqa: B027
+        """Does what the method does when a task has ended, before it is scored; may train."""
 
     def scorer(self) -> nn.Module:
-        """What gives scores (n, C) of normalised inputs over the head's capacity, in evaluation
-        mode: the network that answers, or a module made for the state of now."""
+        """Returns what gives scores (n, C) of normalised inputs over the head's capacity, in
+        evaluation mode: the network that answers, or a module made for the state of now."""
         return self.answering
 
     @abstractmethod
     def cost(self, batch: int) -> Images:
-        """The images of one step of the method's own on a stream batch of this size, once tasks and
-        memory are under way; copies of the network count like the network itself."""
+        """Returns the images of one step of the method's own on a stream batch of this size, once
+        tasks and memory are under way; copies of the network count like the network itself."""
+
+    def cost_of_letting_in(self, batch: int) -> Images:
+        """Returns those of them that only the last step on a batch needs."""
+        return Images(0)
+
+    def shown(self, batch: int) -> int:
+        """Returns how many of them the average is shown too: those whose logits the step trains."""
+        return self.cost(batch).trained
+
+    # ---- what a step is written with
+    #
+    #     stream = self.as_samples(x, y)                            # (b)
+    #     replay = self.store.draw(self.replay, fallback=stream)    # (r)
+    #     stream_out, replay_out = self.forward(stream, replay)     # logits (b, C) (r, C)
+    #     ...                                                       # the paper: a loss of these
+    #     self.keep(x, y)
+    #     self.descend(loss)
+    #     return Step.of(loss, stream_out, replay_out)
+    #
+    # b, r and C stand for the samples of the stream, those of the replay, and the rows of the head.
+
+    @property
+    def model(self) -> Classifier:
+        """The network that trains."""
+        return self.trainer.model
+
+    @property
+    def evaluator(self) -> Classifier:
+        """The same network in evaluation mode: BatchNorm's statistics stay, modes too."""
+        return self.trainer.evaluator
+
+    @property
+    def answering(self) -> Classifier:
+        """The network that predicts, in evaluation mode: the average, where there is one."""
+        return self.trainer.answering
+
+    @property
+    def views(self) -> Views:
+        return self.trainer.views
+
+    @property
+    def rngs(self) -> Generators:
+        """Generators by purpose: `draws` and `augmentation` on the device, `initialisation` on the
+        host."""
+        return self.trainer.rngs
+
+    @property
+    def where(self) -> torch.device:
+        return self.trainer.where
+
+    @property
+    def seen(self) -> Tensor:
+        """Rows of the head that have a class, a mask (C)."""
+        return self.trainer.seen
+
+    @property
+    def new(self) -> Tensor:
+        """Rows whose class is new since the last boundary, a mask (C)."""
+        return self.trainer.new
+
+    @property
+    def old(self) -> Tensor:
+        """Rows whose class is older, a mask (C)."""
+        return self.trainer.old
+
+    @property
+    def begins(self) -> bool:
+        """Whether this is the first step on its batch."""
+        return self.trainer.begins
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether this is the last step on its batch, which the memory takes it in."""
+        return self.trainer.lets_in
+
+    def as_samples(self, x: Tensor, y: Tensor) -> Samples:
+        """The stream batch: samples that all count."""
+        return Samples(x, y, torch.ones_like(y, dtype=torch.float32))
+
+    def forward(self, *batches: Samples) -> list[Output]:
+        """Logits of the views of each batch, from one forward of all: BatchNorm sees them as one
+        batch."""
+        x = batches[0].x if len(batches) == 1 else torch.cat([batch.x for batch in batches])
+        views, logits = self.model.view_forward(x, self.views)
+        sizes = [len(batch.y) for batch in batches]
+        pieces = self.views.cut(logits, sizes)
+        # views are cut only if somebody asks for them: mirrored ones would have to be copied
+        outputs = [
+            self.output(pieces[place], batch, partial(self._piece, views, sizes, place))
+            for place, batch in enumerate(batches)
+        ]
+        self.note(outputs, batches)
+        return outputs
+
+    def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
+        return self.views.cut(views, sizes)[place]
+
+    def forward_apart(self, *batches: Samples) -> list[Output]:
+        """The same from a forward of its own for each batch: BatchNorm sees each alone."""
+        sizes = [len(batch.y) for batch in batches]
+        views = self.views(torch.cat([batch.x for batch in batches]))
+        outputs = []
+        for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True):
+            logits = self.model.train_forward(piece)
+            outputs.append(self.output(logits, batch, partial(torch.Tensor.detach, piece)))
+            self.note(outputs[-1:], [batch])
+        return outputs
+
+    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+        """Notes what one forward said of some batches: the average will be asked about them too.
+        For steps that do without `forward`."""
+        self.trainer.distillation.note(outputs, batches)
+
+    def apart(self, output: Output, *batches: Samples) -> list[Output]:
+        """What was said of several batches that were forwarded as one, batch by batch: a step
+        reports the stream first, then what it replayed."""
+        pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
+        return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
+
+    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
+        """Logits of views of a batch, with the batch's rows and weights for each view."""
+        times = self.views.per_sample
+        if times == 1:
+            return Output(logits, batch.y, batch.weight, show)
+        return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
+
+    @torch.no_grad()
+    def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
+        """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
+        the network that trains, or of another one."""
+        evaluator = self.evaluator if network is None else network
+        pieces = torch.split(x, PREDICTION_BATCH[self.where.type])
+        found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
+        return torch.cat(found)
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Returns those of every trainable parameter; zeros where the loss does not reach."""
+        return self.trainer.gradients(loss)
+
+    def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
+        """Offers the batch to the memory, which has it after the next `descend`, or at the end of
+        the step: what is drawn before does not know it."""
+        into = self.store if store is None else store
+        self.trainer.let_in(lambda: into.add(x, y, **fields), x, y, *fields.values())
+
+    def descend(self, loss: Tensor) -> None:
+        """One optimiser step; rows of the head that are spare or frozen stay where they are."""
+        self.trainer.descend(loss)
+
+    def descend_along(self, gradients: Sequence[Tensor]) -> None:
+        """One optimiser step along gradients of every trainable parameter."""
+        self.trainer.descend_along(gradients)
+
+    def spend(self, purpose: Literal["task ends", "scores"], images: Images) -> None:
+        """Counts images that went through a network outside of steps."""
+        self.spent[purpose] = self.spent.get(purpose, Images(0)) + images
 
     # ---- the front door
 
@@ -181,7 +387,7 @@ class Learner(SelfTaught, ABC):
                 with self._undoing_admission(batch) if brings_new else nullcontext():
                     rows = self._admit(batch)
                     x = samples.to(self.where)
-                    step = self.trainer.run(self.taught_step, x, rows, times=self.repeats)
+                    step = self.trainer.run(self.step, x, rows)
                 if not brings_new:  # it moves the book only once it has been learned
                     self.book.enter(batch)
             except BaseException:
@@ -194,11 +400,12 @@ class Learner(SelfTaught, ABC):
             self.trainer.unfinished = False
         return step
 
-    def end_task(self) -> None:
+    def end_task(self) -> bool:
         """Says that the running task is over, so that what a method does then is done before it is
-        scored; `new_task` says it too. If it fails, the learner is unfinished."""
+        scored; `new_task` says it too. Returns whether the method had anything to do. If it fails,
+        the learner is unfinished."""
         with self._changing():
-            self._end_task()
+            return self._end_task()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
@@ -241,12 +448,6 @@ class Learner(SelfTaught, ABC):
         return self.book.task
 
     @property
-    def end_is_due(self) -> bool:
-        """Whether the end of the running task, which has not come yet, is work for the method."""
-        works = type(self).on_task_end is not Learner.on_task_end
-        return works and self.book.batches > 0 and not self.task_ended
-
-    @property
     def prepared(self) -> bool:
         """Whether network, optimiser and parts are there; from then on no setting changes."""
         return self._trainer is not None
@@ -260,16 +461,10 @@ class Learner(SelfTaught, ABC):
         return self._trainer
 
     @property
-    def stores(self) -> dict[str, Store]:
-        """The memories that the method keeps, by name."""
-        parts = self.trainer.parts.items()
-        return {name: part for name, part in parts if isinstance(part, Store)}
-
-    @property
     def kept(self) -> Kept:
         """The samples that the memory holds now, as copies, with their labels."""
         with self._turns.look():
-            return kept_in(self.stores.values(), self.classes)
+            return kept_in(stores_of(self), self.classes)
 
     def forget(self, label: Any = None, *, where: Any = None) -> Forgotten:
         """Removes samples from the memory: those of a label, or those `where` a mask over `kept` is
@@ -284,24 +479,10 @@ class Learner(SelfTaught, ABC):
         if label is not None and label not in self.classes:
             raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
         with self._changing():
-            kept = self.kept
-            gone = chosen(kept.y == label if where is None else where, kept).to(self.where)
-            sizes = [int(store.size) for store in self.stores.values()]
-            for store, part in zip(self.stores.values(), torch.split(gone, sizes), strict=True):
-                store.forget(part)
             self._scorer = None  # it may have been made from the memory
-        removed = int(gone.sum())
-        return Forgotten(removed, len(kept) - removed, unlearned=self.trains_to_score)
-
-    @property
-    def memory_bytes(self) -> int:
-        """What the samples that are kept take, once the memory is full."""
-        return sum(store.bytes for store in self.stores.values())
-
-    @property
-    def copy_bytes(self) -> int:
-        """What copies of the network take."""
-        return sum(part.bytes for part in self.trainer.parts.values() if isinstance(part, Copy))
+            kept = self.kept
+            gone = chosen(kept.y == label if where is None else where, kept)
+            return removed_from(stores_of(self), gone, unlearned=self.trains_to_score)
 
     @property
     def views_per_sample(self) -> int:
@@ -309,11 +490,11 @@ class Learner(SelfTaught, ABC):
         return self.views.per_sample if self.prepared else 1 + self.mirror
 
     def __repr__(self) -> str:
-        made = super().__repr__()
+        made = shown_as_made(self)
         return f"<{made}: {self._progress}>" if self.steps else made
 
     def _repr_html_(self) -> str:
-        settings = {name: brief(value) for name, value in self._chosen().items()}
+        settings = {name: brief(value) for name, value in non_defaults(self).items()}
         return as_html(type(self).__name__, {**settings, "learned": self._progress})
 
     @property
@@ -322,9 +503,13 @@ class Learner(SelfTaught, ABC):
 
     # ---- configuration
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
+
     def __post_init__(self) -> None:
-        self.make_plain()
-        self.check_types()
+        make_plain(self)
+        check_types(self)
         self.check_settings()
         self.book = ClassBook(self.gap)
 
@@ -336,7 +521,14 @@ class Learner(SelfTaught, ABC):
         super().__setattr__(name, value)
 
     def check_settings(self) -> None:
-        super().check_settings()
+        """Raises an InputError if settings are no good; a method checks its own besides."""
+        usual = {setting.name: setting.default for setting in fields(self)}
+        for name, why in self.cannot.items():
+            check_name(type(self), name)
+            wanted = f"{as_text(usual[name])}: {why}"
+            self.require(name, getattr(self, name) == usual[name], wanted)
+        self._check_averages()
+        self.require("repeats", self.repeats >= 1, "at least 1")
         self.require("lr", self.lr > 0, "positive")
         self.require("weight_decay", self.weight_decay >= 0, "zero or more")
         self.require("gap", self.gap >= 1, "at least 1")
@@ -345,6 +537,28 @@ class Learner(SelfTaught, ABC):
         self.require("mean", same, "given together with std")
         capturable = self.engine != "graph" or can_be_captured(self.augment)
         self.require("engine", capturable, "auto or eager for an augment that is not capturable")
+
+    def _check_averages(self) -> None:
+        for name in ("average", "distil_from"):
+            rule = getattr(self, name)
+            decay = rule if isinstance(rule, float | int) else 0
+            self.require(name, 0 <= decay < 1, "a decay in [0, 1), growing, arrivals, or none")
+        self.require("distil", self.distil >= 0, "zero or more")
+        taught = self.average is not None or self.distil_from is not None
+        self.require("distil", taught or not self.distil, "0 where there is no average to teach")
+        used = self.distil_from is None or self.distil > 0
+        self.require("distil_from", used, "none where distil is 0 and nothing is taught")
+        self.require("distil_temperature", self.distil_temperature > 0, "positive")
+
+    def require(self, name: str, holds: bool, wanted: str) -> None:
+        if not holds:
+            raise InputError(
+                f"{told(type(self), name)} must be {wanted}, not {quoted(getattr(self, name))}"
+            )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
+        return {name: getattr(self, name) for name in setting_names(type(self))}
 
     def prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Makes network, optimiser and parts for samples of this shape; `learn` does it where it
@@ -392,42 +606,6 @@ class Learner(SelfTaught, ABC):
                 raise CheckpointError(f"the state does not fit: {problem}") from problem
             self.book = book
 
-    def good_state(self, *, memory: bool = True) -> dict[str, Any]:
-        """The state, for a file, perhaps as if the memory were empty; unless learning has
-        diverged."""
-        with self._turns.look():
-            self.check_finite()
-            state = self.state_dict()
-            if not memory and self.steps:
-                state["parts"] |= {name: one.blank_state() for name, one in self.stores.items()}
-            return state
-
-    def scorer_state(self) -> dict[str, Any] | None:
-        """What scores are made with besides the network, for a file that leaves out the memory;
-        None if there is no memory to leave out."""
-        if not self.steps or not self.stores:
-            return None
-        with self._turns.look():
-            return _own_tensors(self._made_scorer(), self.answering)
-
-    def only_predict(self, state: dict[str, Any]) -> None:
-        """The memory is not there: scores are made with this `scorer_state`, and nothing is
-        learned from here on."""
-        made = self._made_scorer()  # of an empty memory: what it holds is all to come
-        own = _own_tensors(made, self.answering)
-        expect_alike(state, own, "scorer")
-        for name, value in own.items():
-            value.copy_(state[name])
-        self.only_predicts = True
-
-    def check_finite(self) -> None:
-        """Raises a TrainingError if learning has diverged. It is asked at every look (scores, a
-        snapshot, a file), not in a step, which would have to wait for the device."""
-        if self._last_loss is not None and not bool(torch.isfinite(self._last_loss)):
-            raise self._diverged(f"the loss of {self.key!r} is {float(self._last_loss)}")
-        if self.prepared:
-            self._expect_finite(self.model)
-
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
         with self._turns.look():
@@ -462,16 +640,6 @@ class Learner(SelfTaught, ABC):
                 "the last checkpoint with onepass.open"
             )
 
-    def _expect_finite(self, net: nn.Module) -> None:
-        if not _all_finite(net):
-            raise self._diverged(f"the parameters of {self.key!r} are not finite")
-
-    def _diverged(self, what: str) -> TrainingError:
-        return TrainingError(
-            f"{what} at step {self.steps}: learning has diverged. A smaller lr (now {self.lr:g}) "
-            "or smaller features may help; what was saved before is as it was"
-        )
-
     def _become(self, state: dict[str, Any], book: ClassBook) -> None:
         """Goes on where the learner was that has this state. The book is left to the caller."""
         self._scorer = None
@@ -490,7 +658,7 @@ class Learner(SelfTaught, ABC):
         self._trainer = None
         try:
             self._trainer = Trainer(
-                self,
+                Training.of(self),
                 shape,
                 dtype,
                 make_head=self.make_head,
@@ -504,8 +672,7 @@ class Learner(SelfTaught, ABC):
             raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
-            self.make_averages(self._trainer)
-            self._trainer.parts = parts_of(self)
+            self._trainer.tell(parts_of(self))
         except BaseException:
             self._trainer = None
             raise
@@ -546,13 +713,16 @@ class Learner(SelfTaught, ABC):
             self._end_task()
             self._begin_task()
 
-    def _end_task(self) -> None:
-        if self.book.batches and not self.task_ended:
-            self.trainer.unfinished = True
-            self.on_task_end()
-            self.trainer.finish()
-            self.task_ended = True
-            self.trainer.unfinished = False
+    def _end_task(self) -> bool:
+        """Ends the running task if that is due, and returns whether the method had work to do."""
+        if self.task_ended or not self.book.batches:
+            return False
+        self.trainer.unfinished = True
+        self.on_task_end()
+        self.trainer.finish()
+        self.task_ended = True
+        self.trainer.unfinished = False
+        return type(self).on_task_end is not Learner.on_task_end
 
     def _begin_task(self) -> None:
         """Draws the boundary, unless the running task has had no batch yet."""
@@ -586,27 +756,9 @@ class Learner(SelfTaught, ABC):
         if self._scorer is None or self._scorer[0] != now:
             # what is made here may have to be trained
             with torch.inference_mode(False), devices.current(self.device):
-                self.check_finite()
+                expect_finite(self)
                 made = self.scorer()
                 if made is not self.evaluator:
-                    self._expect_finite(made)
+                    expect_finite_network(self, made)
             self._scorer = now, made
         return self._scorer[1]
-
-
-def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
-    """Those of a scorer that are not the network's, by name."""
-    if scorer is network:
-        return {}
-    shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
-    return {name: one for name, one in scorer.state_dict().items() if not name.startswith(shared)}
-
-
-@torch.no_grad()
-def _all_finite(net: nn.Module) -> bool:
-    """Whether every parameter is, asked in one go: a GPU is waited for once. A sum with anything in
-    it that is not finite is not either; it is many times faster than to look at each number."""
-    sums = [one.sum() for one in net.parameters()]
-    if not sums or bool(torch.isfinite(torch.stack(sums)).all()):
-        return True
-    return all(bool(torch.isfinite(one).all()) for one in net.parameters())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,11 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.base.text import as_html, quoted, shortened
 from onepass.learning.class_index import Texts, labels_of
+from onepass.learning.network_copies import Copy
 from onepass.memory import Store
+
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,22 @@ class Forgotten:
         return f"{done}; the network has not unlearned them: its weights are as they were"
 
 
+def stores_of(learner: Learner) -> list[Store]:
+    """Returns the memories that a learner keeps."""
+    return [part for part in learner.trainer.parts.values() if isinstance(part, Store)]
+
+
+def memory_bytes(learner: Learner) -> int:
+    """Returns what the samples that are kept take, once the memory is full."""
+    return sum(store.bytes for store in stores_of(learner))
+
+
+def copy_bytes(learner: Learner) -> int:
+    """Returns what copies of the network take."""
+    parts = learner.trainer.parts.values()
+    return sum(part.bytes for part in parts if isinstance(part, Copy))
+
+
 def kept_in(stores: Iterable[Store], classes: list[Label]) -> Kept:
     """What these memories hold, one after the other, each in the order of its slots."""
     held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
@@ -63,6 +83,15 @@ def kept_in(stores: Iterable[Store], classes: list[Label]) -> Kept:
         return Kept(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     x, rows = (torch.cat(parts) for parts in zip(*held, strict=True))
     return Kept(x, labels_of(rows, classes))
+
+
+def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> Forgotten:
+    """Removes the samples of a mask over all that these memories hold, (n)."""
+    sizes = [int(store.size) for store in stores]
+    for store, part in zip(stores, torch.split(gone, sizes), strict=True):
+        store.forget(part.to(store.y.device))
+    removed = int(gone.sum())
+    return Forgotten(removed, len(gone) - removed, unlearned)
 
 
 def chosen(where: Any, kept: Kept) -> Tensor:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from onepass.base.parts import Part
-from onepass.learning.trainer import Trainer
 from onepass.nets import Classifier, Head, normalising
 from onepass.nets.norms import Norms
 from onepass.nets.optimisers import pad_rows
+
+if TYPE_CHECKING:
+    from onepass.learning.trainer import Trainer
 
 Place = tuple[nn.Module, nn.Module, str]  # of a buffer: in a copy, in the network, its name
 Rule = float | Literal["growing", "arrivals"]  # a decay, or the name of a rule

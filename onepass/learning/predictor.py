@@ -14,7 +14,8 @@ from onepass.base import inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.learning.class_index import Texts, labels_of
-from onepass.learning.step_ops import PREDICTION_BATCH
+
+PREDICTION_BATCH = {"cpu": 512, "mps": 512, "cuda": 2048}
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from onepass.base.parts import Images, Part
 from onepass.learning.learner import Learner
+from onepass.learning.memory_contents import stores_of
 from onepass.memory import Reservoir, Store
 from onepass.nets import normalises, renormalised
 
@@ -57,8 +58,8 @@ class WithMemory(Learner):
     def scorer(self) -> nn.Module:
         if self.norms == "running" or not normalises(self.model):
             return self.answering
-        x = torch.cat([one.x[: int(one.size)] for one in self.stores.values()])
-        y = torch.cat([one.y[: int(one.size)] for one in self.stores.values()])
+        x = torch.cat([store.x[: int(store.size)] for store in stores_of(self)])
+        y = torch.cat([store.y[: int(store.size)] for store in stores_of(self)])
         share = new_share(int(self.newest.first), len(self.classes))
         x = x[partly_new(self.newest.among(y), share)]
         self.spend("scores", Images(trained=0, scored=len(x)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,10 +17,11 @@ from onepass.base import devices
 from onepass.base.errors import CheckpointError, TrainingError
 from onepass.base.parts import Part, Step
 from onepass.base.seeds import generator
-from onepass.base.settings import Configured
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
 from onepass.learning.execution import StepFunction
+from onepass.learning.network_copies import Rule
+from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
     Aside,
     Classifier,
@@ -43,9 +44,12 @@ FIRST_CAPACITY = 16
 Generators = dict[str, torch.Generator]
 
 
-@dataclass(kw_only=True, eq=False)
-class Training(Configured):
-    """The settings that decide how a network is trained; `onepass.Learner` explains them."""
+@dataclass(kw_only=True, frozen=True, eq=False)
+class Training:
+    """The settings that decide how a network is trained; `onepass.Learner` has and explains them.
+
+    They are a record of their own: a trainer that knew its learner would be freed, with all that it
+    has on a GPU, only when Python looks for garbage."""
 
     net: str | nn.Module = "auto"
     head: Literal["trained", "frozen"] = "trained"
@@ -60,11 +64,16 @@ class Training(Configured):
     device: str = "auto"
     engine: execution.Kind = "auto"
     precision: Precision = "fp32"
+    average: Rule | None = None
+    distil: float = 0.0
+    distil_from: Rule | None = None
+    distil_temperature: float = 4.0
+    distil_raw: bool = False
+    repeats: int = 1
 
-    def alone(self) -> Training:
-        """These settings without the learner that has them: a trainer that knew its learner would
-        be freed, with all that it has on a GPU, only when Python looks for garbage."""
-        return Training(**{name: getattr(self, name) for name in Training.setting_names()})
+    @classmethod
+    def of(cls, learner: object) -> Training:
+        return cls(**{setting.name: getattr(learner, setting.name) for setting in fields(cls)})
 
 
 def linear_head(features: int, rng: torch.Generator) -> Head:
@@ -118,7 +127,7 @@ class Trainer:
         capturable: bool = True,
         rngs: Generators | None = None,
     ) -> None:
-        self.settings, self.shape, self.dtype = settings.alone(), shape, dtype
+        self.settings, self.shape, self.dtype = settings, shape, dtype
         self.where = devices.resolve(settings.device)
         self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(
@@ -155,10 +164,16 @@ class Trainer:
             for name, _ in module.named_buffers(recurse=False)
             if module is not self.model.head
         ]
+        self.distillation = SelfDistillation(settings)
         self.parts: dict[str, Part] = {}
         # rows of the head (C): with a class, with one that is new since the boundary, the others
         self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
+
+    def tell(self, parts: dict[str, Part]) -> None:
+        """Takes the parts of a learner, which are told and saved from now on, and makes averages of
+        the network."""
+        self.parts = {**self.distillation.make_averages(self), **parts}
 
     def _generators(self, seed: int) -> Generators:
         return {
@@ -195,6 +210,12 @@ class Trainer:
         return self._twin
 
     @property
+    def answering(self) -> Classifier:
+        """The network that predicts, in evaluation mode: the average, where there is one."""
+        averaged = self.distillation.averaged
+        return self.evaluator if averaged is None else averaged.model
+
+    @property
     def capture_seconds(self) -> float:
         """How long capturing steps as graphs has taken so far."""
         return self._engine.capture_seconds
@@ -203,19 +224,19 @@ class Trainer:
         """The step may do other things from here on: a graph of the one before is of no use."""
         self._engine.reset(other_step=True)
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor, times: int = 1) -> Step:
-        """Executes a step, eagerly or as a graph, so many times in a row; only the last one lets
+    def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+        """Executes a step, eagerly or as a graph, `repeats` times in a row; only the last one lets
         the batch into the memory. If it fails before the optimiser moves the network, generators,
         statistics and parts are put back; if later, the trainer stays `unfinished`."""
 
         def whole(x: Tensor, y: Tensor) -> Step:
             # a capture moves nothing
             before = None if parallel.capturing(x) else self._mark()
+            times = self.settings.repeats
             try:
                 for turn in range(times):
                     self.begins, self.lets_in = turn == 0, turn == times - 1
-                    done = step(x, y)
-                    self.finish()
+                    done = self.once(step, x, y)
             except BaseException:
                 self._waiting.clear()
                 self.aside.forget()
@@ -228,6 +249,13 @@ class Trainer:
 
         with devices.no_subnormals(), lone_samples_told():
             return self._engine.run(whole, x, y, replaying=self._begin_to_move)
+
+    def once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+        """Makes one step, of whose terms the lesson of the average is one."""
+        self.distillation.begin()
+        done = self.distillation.reported(step(x, y))
+        self.finish()
+        return done
 
     def _begin_to_move(self) -> None:
         self.unfinished = True
@@ -269,7 +297,9 @@ class Trainer:
             part.back_to(numbers)
 
     def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
-        """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""
+        """One optimiser step along the gradient of the loss and of the average's lesson; the norm
+        of all gradients is cut to `largest_gradient`."""
+        loss = self.distillation.add_lesson(loss, self)
         self._let_in_aside()
         for parameter in self.trainable:
             parameter.grad = None
@@ -277,6 +307,14 @@ class Trainer:
         if largest_gradient is not None:
             nn.utils.clip_grad_norm_(self.trainable, largest_gradient)
         self._update()
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Returns those of the loss and of the average's lesson by every trainable parameter; zeros
+        where they do not reach."""
+        loss = self.distillation.add_lesson(loss, self)
+        return list(
+            torch.autograd.grad(loss, self.trainable, allow_unused=True, materialize_grads=True)
+        )
 
     def descend_along(self, gradients: Sequence[Tensor]) -> None:
         """One optimiser step along these gradients. Fused optimisers read memory in order, so a

@@ -153,8 +153,10 @@ class Co2L(Replay):
         What similarities are divided by in the contrastive term.
     distillation
         How much the previous network's relations count.
-    relation_temperature, previous_temperature
-        What similarities are divided by in relations: the network's, and the previous network's.
+    relation_temperature
+        What the network's similarities are divided by in relations.
+    previous_temperature
+        What the previous network's similarities are divided by in relations.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)

@@ -80,8 +80,10 @@ class DERPP(Replay):
         How many samples are kept.
     replay
         The size of each of the two draws.
-    alpha, beta
-        The weights of the stored logits and of the replayed labels.
+    alpha
+        The weight of the stored logits.
+    beta
+        The weight of the replayed labels.
     unknown
         What happens to an output whose class was unknown when the sample was stored: it is held to
         `zero`, or counts as no error (`mask`).

@@ -115,7 +115,7 @@ class Fit:
         self.learner, base = learner, learner.trainer
         rng = generator(learner.seed, "draws of a fit", base.where)
         self.trainer = Trainer(
-            learner,
+            base.settings,
             base.shape,
             base.dtype,
             make_head=lambda features, rng: Head(features, len(learner.classes), rng),

@@ -73,8 +73,10 @@ class GSAReleased(WithMemory):
     ----------
     memory
         How many samples are kept.
-    mix, current
-        The size of X^mix, and how many samples of the current classes are replayed.
+    mix
+        The size of X^mix.
+    current
+        How many samples of the current classes are replayed.
     warm_up
         For how many batches of each task all w are 1, in each of their `repeats`.
     extra_forwards

@@ -143,9 +143,10 @@ class GSS(Replay):
         How many samples are kept.
     replay
         How many of them are trained with each stream batch.
-    subsets, subset_size
-        With the gradients of how many subsets of the memory, and of how many samples each, new
-        samples are compared.
+    subsets
+        With the gradients of how many subsets of the memory new samples are compared.
+    subset_size
+        How many samples each of them has.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)

@@ -145,8 +145,10 @@ class IL2A(Replay):
         How many of them are trained with each stream batch.
     temperature
         What logits are divided by in training.
-    semantic, distillation
-        The weights of the old classes' features, and of the distance to the previous network's.
+    semantic
+        The weight of the old classes' features.
+    distillation
+        The weight of the distance to the previous network's features.
     pairs
         How many pairs of a task's classes can be auxiliary classes: 190 are those of 20 classes.
 

@@ -12,7 +12,9 @@ from onepass.base.devices import kind
 from onepass.base.text import plain
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
+from onepass.learning.image_counts import images_of
 from onepass.learning.learner import Learner
+from onepass.learning.memory_contents import copy_bytes, memory_bytes
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.streams import Stream
@@ -28,7 +30,7 @@ def result_of(
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = learner.images(batch)
+    images = images_of(learner, batch)
     return Result(
         identity=job.identity,
         method=job.method,
@@ -65,8 +67,8 @@ def result_of(
         trained_per_sample=images.trained / batch,
         scored_per_sample=images.scored / batch,
         images_beside_steps={name: n._asdict() for name, n in learner.spent.items()},
-        memory_bytes=learner.memory_bytes,
-        copy_bytes=learner.copy_bytes,
+        memory_bytes=memory_bytes(learner),
+        copy_bytes=copy_bytes(learner),
         device=learner.where.type,
         gpu=gpu_of(learner),
         threads=job.threads,

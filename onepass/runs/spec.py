@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from onepass import data, streams
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import Preset, as_text, check
+from onepass.base.settings import Preset, as_text, check, configured, read_settings, setting_names
 from onepass.base.text import plain
 from onepass.data.known import is_path
 from onepass.learning import registry
@@ -177,7 +177,7 @@ class Job:
 
     @property
     def uses_memory(self) -> bool:
-        return "memory" in registry.get(self.method).learner.setting_names()
+        return "memory" in setting_names(registry.get(self.method).learner)
 
     @property
     def device_kind(self) -> str:
@@ -221,7 +221,7 @@ class Job:
         mirrors = preset.settings.get("mirror", learner.mirror)
         instead = {"mirror": False} if by_default else preset.unmirrored
         asked = {name: value for name, value in self.settings.items() if name == "mirror"}
-        if not mirrors or instead is None or learner.read_settings(asked).get("mirror"):
+        if not mirrors or instead is None or read_settings(learner, asked).get("mirror"):
             return self.settings
         told = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if told is None else told
@@ -285,7 +285,7 @@ class Job:
         stream.check_scorable()
         if self.prequential:
             check_prequential(info.learner)
-        return stream, info.learner.configured(**self.arguments(stream))
+        return stream, configured(info.learner, **self.arguments(stream))
 
     def stream_of(self, usual_tasks: int) -> dict[str, Any]:
         """The stream's table, with its number of tasks."""
@@ -308,7 +308,7 @@ class Job:
         learner = registry.get(self.method).learner
         chosen: dict[str, Any] = {"seed": self.seed, "device": self.device}
         chosen |= self.normalisation(stream)
-        if "memory" in learner.setting_names():
+        if "memory" in setting_names(learner):
             chosen["memory"] = self.memory
         self._check_mirror(stream.dataset)
         return chosen | self.chosen_settings()
@@ -319,7 +319,7 @@ class Job:
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
         learner = registry.get(self.method).learner
-        return self.chosen_preset().settings | learner.read_settings(self.run_settings)
+        return self.chosen_preset().settings | read_settings(learner, self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Mean and standard deviation for the learner: the dataset's, if it has any, or those of

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 from onepass import streams
+from onepass.base.settings import configured
 from onepass.learning import registry
+from onepass.learning.image_counts import images_of
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -79,9 +81,9 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
 
 def _images_per_sample(job: Job) -> float:
     memory = {"memory": job.memory} if job.uses_memory else {}
-    learner = registry.get(job.method).learner.configured(**memory, **job.chosen_settings())
+    learner = configured(registry.get(job.method).learner, **memory, **job.chosen_settings())
     batch = int(job.asked_of_stream().get("batch", Job.batch))
-    images = learner.images(batch)
+    images = images_of(learner, batch)
     return (images.trained + SCORED * images.scored) / batch
 
 

@@ -23,8 +23,11 @@ from torch import Tensor
 from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.parts import Step
+from onepass.base.settings import configured, read_settings, setting_names
 from onepass.learning import execution, registry
+from onepass.learning.image_counts import images_of
 from onepass.learning.learner import Learner
+from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
 from onepass.nets import optimisers
 from onepass.tools.forward_counter import Pass, watched
@@ -53,10 +56,10 @@ class Case:
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(f"{name} cannot be set here: it is part of what is timed")
-        chosen = method.read_settings(self.settings)
-        if "memory" in method.setting_names():
+        chosen = read_settings(method, self.settings)
+        if "memory" in setting_names(method):
             chosen["memory"] = self.memory
-        return method.configured(device=self.device, seed=0, **chosen)
+        return configured(method, device=self.device, seed=0, **chosen)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def _measured(case: Case, learner: Learner) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    images = learner.images(case.batch)
+    images = images_of(learner, case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (images.trained + images.scored),
@@ -140,7 +143,7 @@ class Batches:
             learner.new_task()
             for y in torch.split(torch.arange(first, past), self.case.batch):
                 learner.learn(x[: len(y)], y)
-        for store in learner.stores.values():
+        for store in stores_of(learner):
             for _ in range(0, store.capacity, FILLING):
                 store.add(self.x[:FILLING], self.y[:FILLING].to(learner.where), **_blank(store))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import check, check_name, read_settings
 from onepass.base.text import quoted
 from onepass.base.toml import as_text
 
@@ -83,10 +83,10 @@ class Space:
         for name, said in table.items():
             if name in BESIDE:
                 raise InputError(f"{where}: {name} is given beside the space, not in it")
-            learner.check_name(name)
+            check_name(learner, name)
             settings[name] = _read(f"{where}: {name}", said, hints[name])
             for text in settings[name].ends:
-                learner.read_settings({name: text})
+                read_settings(learner, {name: text})
         return cls(settings, table)
 
     def distributions(self) -> dict[str, Any]:

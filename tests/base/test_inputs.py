@@ -12,6 +12,7 @@ from torch import nn
 import onepass
 from onepass import InputError, NotFittedError
 from onepass.base.inputs import as_labels, as_samples
+from onepass.learning.memory_contents import memory_bytes
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 IMAGES = np.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).astype(np.uint8)
@@ -362,9 +363,9 @@ def test_text_is_no_sample():
 
 def test_what_a_new_learner_does_not_have_yet_is_said():
     one = onepass.ER(memory=5)
-    for ask in (one.params_sha256, lambda: one.memory_bytes):
+    for ask in (one.params_sha256, lambda: memory_bytes(one)):
         with pytest.raises(NotFittedError, match="has not seen a sample"):
             ask()
     one.prepare((3,), torch.float32)
-    assert one.memory_bytes == 5 * (3 * 4 + 8)
+    assert memory_bytes(one) == 5 * (3 * 4 + 8)
     assert len(one.params_sha256()) == 64

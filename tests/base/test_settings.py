@@ -12,7 +12,8 @@ from torch import nn
 
 import onepass
 from onepass import InputError, UnknownNameError
-from onepass.base.settings import check, read
+from onepass.base.settings import check, configured, described, read, read_settings, setting_names
+from onepass.learning.memory_contents import memory_bytes
 from onepass.runs.spec import Job
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
@@ -181,7 +182,7 @@ def test_settings_are_fixed_once_they_are_in_use():
     one = onepass.ER(memory=5, device="cpu")
     one.lr = 0.5
     one.learn(np.zeros((4, 3)), [0, 1, 0, 1])
-    for name in one.setting_names():
+    for name in setting_names(one):
         before = getattr(one, name)
         with pytest.raises(InputError, match=f"{name} cannot be changed"):
             setattr(one, name, before)
@@ -191,7 +192,7 @@ def test_settings_are_fixed_once_they_are_in_use():
 
 def test_an_unknown_setting_is_answered_with_the_nearest_name():
     with pytest.raises(UnknownNameError, match=r"setting of 'er' 'memry'\. Did you mean 'memory'"):
-        onepass.ER.configured(memry=3)
+        configured(onepass.ER, memry=3)
 
 
 def test_a_learner_shows_the_settings_it_was_given():
@@ -199,17 +200,18 @@ def test_a_learner_shows_the_settings_it_was_given():
     params = one.get_params()
     assert params["memory"] == 7
     assert params["lr"] == 0.5
-    assert set(params) == set(onepass.ER.setting_names())
+    assert set(params) == set(setting_names(onepass.ER))
     assert onepass.ER(**params).get_params() == params
 
 
 @pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
 def test_every_setting_of_a_method_is_explained_and_its_default_can_be_given_as_text(method):
-    described = method.learner.described()
-    assert {one.name for one in described} == set(method.learner.setting_names())
-    assert [one.name for one in described if not one.meaning or not one.type] == []
-    texts = {one.name: one.default for one in described}
-    assert method.learner.read_settings(texts) == method.learner().get_params()
+    known = described(method.learner)
+    assert {one.name for one in known} == set(setting_names(method.learner))
+    assert [one.name for one in known if not one.meaning or not one.type] == []
+    assert len({one.meaning for one in known}) == len(known), "each in a line of its own"
+    texts = {one.name: one.default for one in known}
+    assert read_settings(method.learner, texts) == method.learner().get_params()
 
 
 @pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
@@ -243,7 +245,7 @@ def test_numbers_of_numpy_count_as_numbers(method, tmp_path):
 def test_small_numbers_of_numpy_do_not_overflow(kind):
     one = onepass.ER(memory=kind(100), replay=kind(64), device="cpu")
     one.learn(np.zeros((8, 3)), [0, 1] * 4)
-    assert one.memory_bytes == 100 * (3 * 4 + 8)
+    assert memory_bytes(one) == 100 * (3 * 4 + 8)
 
 
 def test_what_is_plain_is_stored_as_it_is():

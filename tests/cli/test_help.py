@@ -9,6 +9,7 @@ import typer
 from command import onepass
 
 import onepass as package
+from onepass.base.settings import read_settings, setting_names
 from onepass.cli.app import app
 from onepass.learning import registry
 
@@ -99,14 +100,14 @@ def test_presets_are_listed_as_they_would_be_set_by_hand() -> None:
         assert one["source"] == preset.source
         for told, meant in [("settings", preset.settings), ("unmirrored", preset.unmirrored or {})]:
             pairs = dict(pair.split("=", 1) for pair in one[told].split())
-            assert learner.read_settings(pairs) == meant
+            assert read_settings(learner, pairs) == meant
     of_er = onepass("list", "presets", "er", "--json").records
     assert [one["preset"] for one in of_er] == list(package.ER.presets)
 
 
 def test_settings_are_listed_with_what_they_mean() -> None:
     listed = {one["name"]: one for one in onepass("list", "settings", "gsa", "--json").records}
-    assert listed.keys() == set(package.GSA.setting_names())
+    assert listed.keys() == set(setting_names(package.GSA))
     assert listed["mix"] == {
         "name": "mix",
         "type": "a whole number",
@@ -114,7 +115,7 @@ def test_settings_are_listed_with_what_they_mean() -> None:
         "meaning": "The size of X^mix.",
     }
     of_all = [one["name"] for one in onepass("list", "settings", "--json").records]
-    assert of_all == [name for name in listed if name in package.Learner.setting_names()]
+    assert of_all == [name for name in listed if name in setting_names(package.Learner)]
 
 
 @pytest.mark.parametrize("words", [("settings", "gsaa"), ("streams", "gsa")])

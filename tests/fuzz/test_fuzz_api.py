@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import onepass
 from onepass import Learner, OnepassError, TrainingError
+from onepass.base.settings import configured, setting_names
 from onepass.learning import registry
 
 METHODS = [info.key for info in registry.methods()]
@@ -136,11 +137,11 @@ def learner(chance: random.Random) -> Learner | None:
     """With one setting in a few changed; None if that was refused."""
     kind = registry.get(chance.choice(METHODS)).learner
     chosen: dict[str, Any] = {"net": Moody(), "device": "cpu", "gap": 2}
-    chosen |= {name: value for name, value in SMALL.items() if name in kind.setting_names()}
+    chosen |= {name: value for name, value in SMALL.items() if name in setting_names(kind)}
     if chance.random() < 0.4:
-        chosen[chance.choice([*kind.setting_names(), "lrr"])] = chance.choice(VALUES)
+        chosen[chance.choice([*setting_names(kind), "lrr"])] = chance.choice(VALUES)
     try:
-        return kind.configured(**chosen)
+        return configured(kind, **chosen)
     except OnepassError as problem:
         one_line(problem)
         return None

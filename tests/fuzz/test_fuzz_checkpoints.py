@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import onepass
 from onepass import CheckpointError, OnepassError, TrainingError
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.learning.checkpoint import file
 
@@ -52,7 +53,7 @@ def batch(labels: list[int]) -> tuple[Tensor, Tensor]:
 def saved(key: str, optimizer: str) -> dict[str, Any]:
     """What the file of a small learner holds, as a run writes it."""
     kind = registry.get(key).learner
-    chosen = {name: value for name, value in SMALL.items() if name in kind.setting_names()}
+    chosen = {name: value for name, value in SMALL.items() if name in setting_names(kind)}
     learner = kind(net=Tiny(), optimizer=optimizer, device="cpu", **chosen)
     for labels in ([0, 1, 2], [2, 1, 0, 1]):
         learner.learn(*batch(labels))

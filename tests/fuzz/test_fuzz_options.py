@@ -16,6 +16,7 @@ from command import Done, contents, onepass
 from fuzzing import fuzz
 
 from onepass.base.errors import InputError
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.runs.execute import run
 from onepass.runs.spec import Job
@@ -33,7 +34,7 @@ WORDS = ("", " ", "none", "auto", "true", "False", "nan", "-inf", "er", "digits"
          "[/b]", "{0}", "../..", "~", "x" * 300, "a\\d", "1if 1else 2", "exit()")  # fmt: skip
 COSTLY = {"gdumb", "gss", "ocm", "ocm-gsa"}  # minutes for them
 METHODS = sorted({info.key for info in registry.methods()} - COSTLY)
-SETTINGS = sorted({name for one in registry.methods() for name in one.learner.setting_names()})
+SETTINGS = sorted({name for one in registry.methods() for name in setting_names(one.learner)})
 ENDLESS = {"epochs"}  # as many as one likes can be asked for, and are trained
 STREAMS = ("class-incremental", "long-tail", "blurry")
 KEYS = ("tasks", "batch", "rho", "n", "m", "class_order", "boundaries", "seed", "")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from onepass.base.settings import configured
+
 COMPARABLE = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 1e-4, "augment": "crop-grey"}
 PLAIN_SGD = {"optimizer": "sgd", "weight_decay": 0.0, "lr": 0.1, "replay": 10, "augment": "none"}
 
@@ -14,5 +16,5 @@ def defaults(kind: type, expected: dict[str, Any]) -> dict[str, Any]:
 
 def official(kind: type) -> dict[str, Any]:
     """The settings of its authors' code, of which it must be possible to make a learner."""
-    kind.configured(**kind.presets["official"].settings)
+    configured(kind, **kind.presets["official"].settings)
     return kind.presets["official"].settings

@@ -2,6 +2,7 @@
 
 import onepass
 from onepass import ClassIncremental
+from onepass.base.settings import configured, setting_names
 from onepass.evaluation.loop import Tick, walk
 from onepass.learning import registry
 
@@ -16,8 +17,8 @@ def coloured_stream():
 
 def small(key, **settings):
     kind = registry.get(key).learner
-    memory = {"memory": 12} if "memory" in kind.setting_names() else {}
-    return kind.configured(device="cpu", seed=3, **{**kind.quick, **memory, **settings})
+    memory = {"memory": 12} if "memory" in setting_names(kind) else {}
+    return configured(kind, device="cpu", seed=3, **{**kind.quick, **memory, **settings})
 
 
 def live(learner, stream, first=0, past=None):

@@ -10,6 +10,7 @@ from teaching import batch, made, teach
 
 import onepass as library
 from onepass import ER, InputError, TrainingError
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.learning.checkpoint import file
 
@@ -27,7 +28,7 @@ LOOKS = {
 def test_whoever_looks_at_what_has_diverged_is_told(key, tmp_path):
     kind, path = registry.get(key).learner, tmp_path / "learner.pt"
     learner = teach(
-        made(kind, **({"memory": 8} if "memory" in kind.setting_names() else {})), [0, 1]
+        made(kind, **({"memory": 8} if "memory" in setting_names(kind) else {})), [0, 1]
     )
     learner.save(path)
     good, snapshot = path.read_bytes(), learner.snapshot()

@@ -8,8 +8,11 @@ from torch import nn
 
 import onepass
 from onepass import InputError, TrainingError
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.learning.execution import WARM_UP, Graph
+from onepass.learning.memory_contents import stores_of
+from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
 
 METHODS = [info.key for info in registry.methods()]
@@ -74,11 +77,11 @@ def fuses_everywhere(monkeypatch):
     """Also before the step, where the loss is handed over, in the optimiser when it has moved some
     parameters, and where memories take a batch in."""
     kind = onepass.Learner
-    taught_step, descend = kind.taught_step, kind.descend
+    once, descend = Trainer.once, kind.descend
 
-    def before_the_step(self, x, y):
+    def before_the_step(self, step, x, y):
         FUSE.tick()
-        return taught_step(self, x, y)
+        return once(self, step, x, y)
 
     def after_the_loss(self, loss):
         FUSE.tick()
@@ -90,7 +93,7 @@ def fuses_everywhere(monkeypatch):
         FUSE.tick()
 
     adam = optimisers.Adam._adam
-    monkeypatch.setattr(kind, "taught_step", before_the_step)
+    monkeypatch.setattr(Trainer, "once", before_the_step)
     monkeypatch.setattr(kind, "descend", after_the_loss)
     monkeypatch.setattr(optimisers.Adam, "_adam", in_the_optimiser)
     FUSE.lay(None)
@@ -99,7 +102,7 @@ def fuses_everywhere(monkeypatch):
 
 
 def fuse_memories(learner):
-    for store in learner.stores.values():
+    for store in stores_of(learner):
 
         def add(*arguments, add=store.add, **fields):
             FUSE.tick()
@@ -118,7 +121,7 @@ def batch(labels, seed=0):
 def taught(key, gap=9, net=None, batches=FIRST, **settings):
     kind = registry.get(key).learner
     small = {"memory": 12, **REPLAYING, **dict.fromkeys(kind.quick, 1)}
-    chosen = {name: value for name, value in small.items() if name in kind.setting_names()}
+    chosen = {name: value for name, value in small.items() if name in setting_names(kind)}
     learner = kind(net=net or Fragile(), gap=gap, device="cpu", seed=1, **chosen, **settings)
     for seed, labels in enumerate(batches):
         learner.learn(*batch(labels, seed))

@@ -10,6 +10,7 @@ from torch import nn
 
 from onepass import ER, Finetune, InputError, NotFittedError
 from onepass.base.parts import Images
+from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.learning.network_copies import Previous
 from onepass.learning.trainer import Trainer
 from onepass.memory import Reservoir
@@ -100,7 +101,7 @@ def registered(monkeypatch):
 def test_a_learner_is_prepared_by_its_first_batch_or_before_it():
     learner = made(ER, memory=5)
     assert not learner.prepared
-    for ask in (lambda: learner.trainer, lambda: learner.model, lambda: learner.stores):
+    for ask in (lambda: learner.trainer, lambda: learner.model, lambda: stores_of(learner)):
         with pytest.raises(NotFittedError, match="has not seen a sample"):
             ask()
     learner.learn(*batch([0, 1]))
@@ -194,13 +195,12 @@ def test_a_setting_is_in_use_as_soon_as_the_learner_is_prepared():
 
 def test_stores_are_the_memories_by_name_and_bytes_those_of_memories_and_copies():
     learner = teach(made(Hoarding, memory=5), [0, 1])
-    assert list(learner.stores) == ["store", "second"]
-    assert learner.stores["second"] is learner.second
+    assert stores_of(learner) == [learner.store, learner.second]
     assert learner.second.kept == ("x", "y")
-    assert learner.memory_bytes == (5 + 7) * (6 * 4 + 8)
-    assert learner.copy_bytes == learner.teacher.bytes > 0
+    assert memory_bytes(learner) == (5 + 7) * (6 * 4 + 8)
+    assert copy_bytes(learner) == learner.teacher.bytes > 0
     plain = teach(made(Finetune), [0, 1])
-    assert (plain.stores, plain.memory_bytes, plain.copy_bytes) == ({}, 0, 0)
+    assert (stores_of(plain), memory_bytes(plain), copy_bytes(plain)) == ([], 0, 0)
 
 
 # ---- the end of a task

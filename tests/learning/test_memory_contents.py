@@ -6,9 +6,11 @@ from stopping import coloured_stream, live, small
 
 import onepass
 from onepass import InputError
+from onepass.base.settings import setting_names
 from onepass.learning import registry
+from onepass.learning.memory_contents import stores_of
 
-KEPT_BY = [info.key for info in registry.methods() if "memory" in info.learner.setting_names()]
+KEPT_BY = [info.key for info in registry.methods() if "memory" in setting_names(info.learner)]
 
 
 def every(*fast):
@@ -43,7 +45,7 @@ def test_what_is_kept_are_samples_of_the_stream_with_their_labels(stream):
     kept = learner.kept
     pairs = zip(stream.dataset.train_x, stream.dataset.train_y.tolist(), strict=True)
     label_of = {bytes(x.flatten().tolist()): label for x, label in pairs}
-    assert len(kept) == sum(int(store.size) for store in learner.stores.values()) > 5
+    assert len(kept) == sum(int(store.size) for store in stores_of(learner)) > 5
     assert [label_of[bytes(x.flatten().tolist())] for x in kept.x] == kept.y.tolist()
     assert repr(kept) == f"<Kept: {len(kept)} samples of {len(set(kept.y.tolist()))} classes>"
     kept.x.zero_()

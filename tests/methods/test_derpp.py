@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Images
+from onepass.base.settings import configured
+from onepass.learning.memory_contents import memory_bytes
 from onepass.methods.derpp import DERPP, known_error
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3], BOUNDARY, [5, 6]]
@@ -347,8 +349,8 @@ def test_the_cost_the_bytes_and_the_official_preset():
     assert DERPP(mirror=True).cost(10) == Images(trained=276)
     learner = learner_of(memory=30)
     learner.prepare((6,), torch.float32)
-    assert learner.memory_bytes == 30 * (6 * 4 + 8 + 16 * 4 + 8)
-    official = DERPP.configured(**DERPP.presets["official"].settings)
+    assert memory_bytes(learner) == 30 * (6 * 4 + 8 + 16 * 4 + 8)
+    official = configured(DERPP, **DERPP.presets["official"].settings)
     assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)
 
 

@@ -9,6 +9,7 @@ from replaying import BOUNDARY, parameters, small
 
 from onepass import Finetune, Joint
 from onepass.base.parts import Images
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 
 
@@ -40,7 +41,7 @@ def test_joint_training_is_fine_tuning_meant_for_one_task_of_all_classes():
 def test_a_step_costs_the_batch_and_nothing_is_kept():
     assert Finetune().cost(10) == Joint().cost(10) == Images(trained=10)
     assert Finetune(mirror=True).cost(10) == Images(trained=20)
-    assert "memory" not in Finetune.setting_names()
+    assert "memory" not in setting_names(Finetune)
 
 
 @pytest.mark.parametrize("kind", [Finetune, Joint])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from onepass.base.errors import InputError
 from onepass.learning.checkpoint.file import open_learner
+from onepass.learning.memory_contents import memory_bytes
 from onepass.methods.rainbow_rt import RainbowRT, diverse
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
@@ -271,7 +272,7 @@ def test_no_more_of_the_task_is_kept_than_asked_for_and_never_more_than_the_memo
         assert set(running.x[:wanted, 0].long().tolist()) <= set(range(begin, begin + 30))
         numbered.learner.new_task()
         assert int(running.size) == 0
-    assert numbered.learner.memory_bytes == 44 * (4 + 8)
+    assert memory_bytes(numbered.learner) == 44 * (4 + 8)
 
 
 def test_the_cost_of_a_task_end_is_twelve_views_of_each_candidate():

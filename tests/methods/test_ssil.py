@@ -25,6 +25,7 @@ from onepass import ER, Finetune
 from onepass.base.errors import CheckpointError, InputError
 from onepass.base.parts import Images, Output
 from onepass.functional.losses import distillation
+from onepass.learning.memory_contents import copy_bytes
 from onepass.methods.ssil import SSIL, task_distillation, within_groups
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
@@ -261,7 +262,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_previous_network_is_in_cost_and_bytes():
     assert SSIL(mirror=True).cost(10) == Images(trained=148, scored=148)
     learner = learned(ssil(net="mlp"), batches([[0, 1]]))
-    assert learner.copy_bytes == 4 * sum(one.numel() for one in learner.model.parameters())
+    assert copy_bytes(learner) == 4 * sum(one.numel() for one in learner.model.parameters())
 
 
 def test_the_defaults_are_the_comparable_setting():

@@ -16,6 +16,7 @@ from command import events, names, onepass
 import onepass as package
 from onepass.base import fileio
 from onepass.base.checksum import sha256
+from onepass.base.settings import setting_names
 from onepass.learning import registry
 from onepass.runs.execute import run
 from onepass.runs.folder import RunFolder
@@ -52,7 +53,7 @@ def test_the_run_is_described_with_every_setting_resolved(folder: Path) -> None:
     job, learner = run["job"], run["learner"]
     memory = f"-m{job['memory']}" if "memory" in job else ""
     assert f"{job['method']}-synthetic{memory}-s{job['seed']}" in folder.name
-    assert set(learner) == set(registry.get(job["method"]).learner.setting_names())
+    assert set(learner) == set(setting_names(registry.get(job["method"]).learner))
     assert learner["seed"] == job["seed"] == run["stream"]["seed"]
     assert learner["lr"] == 1e-3
     assert len(learner["mean"]) == len(learner["std"]) == 3

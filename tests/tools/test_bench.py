@@ -12,6 +12,7 @@ from command import Done, onepass
 
 from onepass import MIR
 from onepass.base.parts import Images
+from onepass.learning.memory_contents import stores_of
 from onepass.tools import bench
 from onepass.tools.bench import Batches, Case, measure
 from onepass.tools.forward_counter import Pass, watched
@@ -247,7 +248,7 @@ def test_the_memory_is_full_whatever_the_batch(method: str, batch: int) -> None:
     case = replace(TINY, method=method, batch=batch, memory=600)
     learner, batches = case.learner(), Batches(case)
     batches.introduce(learner)
-    assert sum(int(store.size) for store in learner.stores.values()) == 600
+    assert sum(int(store.size) for store in stores_of(learner)) == 600
     batches.learn(learner)
 
 

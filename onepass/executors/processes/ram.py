@@ -14,6 +14,7 @@ import torch
 from onepass.data import Dataset
 from onepass.executors.processes.gpus import Gpu, asked
 from onepass.learning.learner import Learner
+from onepass.learning.memory_contents import copy_bytes, memory_bytes
 from onepass.runs.spec import Job
 
 MIB = 2**20
@@ -45,7 +46,7 @@ class Memory:
         gradients and the optimiser's two moments."""
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
         network = sum(parameter.nbytes for parameter in learner.trainer.model.parameters())
-        kept = learner.memory_bytes + learner.copy_bytes
+        kept = memory_bytes(learner) + copy_bytes(learner)
         self.guessed[_kind(job)] = PROCESS + 2 * data + 4 * network + kept
 
     def saw(self, job: Job, taken: Taken) -> None:

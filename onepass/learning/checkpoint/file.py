@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from onepass.base import devices, plugins
 from onepass.base.errors import CheckpointError, InputError
-from onepass.base.expect import expect_kind, expect_number
+from onepass.base.expect import expect_alike, expect_kind, expect_number
 from onepass.base.fileio import write_atomically
 from onepass.base.parts import Images, Label
+from onepass.base.settings import configured
 from onepass.base.text import quoted, shortened
 from onepass.functional.views import Augment
 from onepass.learning import registry
+from onepass.learning.divergence import expect_finite
+from onepass.learning.memory_contents import stores_of
+from onepass.memory import Store
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
@@ -43,17 +47,59 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
         name: None if callable(value) else value  # a network, a function: files hold no code
         for name, value in learner.get_params().items()
     }
-    scorer = learner.scorer_state() if learner.only_predicts or not memory else None
+    scorer = scorer_state(learner) if learner.only_predicts or not memory else None
     known = bool(learner.names) and learner.names.keys() >= set(learner.classes)
     settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
         **_module(learner),
         "settings": settings,
-        "state": learner.good_state(memory=memory),
+        "state": good_state(learner, memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
         **({"class_names": list(learner.names.values())} if known else {}),
+    }
+
+
+def good_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
+    """Returns the state, perhaps as if the memory were empty; unless learning has diverged."""
+    with learner._turns.look():
+        expect_finite(learner)
+        state = learner.state_dict()
+        if not memory and learner.steps:
+            parts = learner.trainer.parts.items()
+            blank = {name: part.blank_state() for name, part in parts if isinstance(part, Store)}
+            state["parts"] |= blank
+        return state
+
+
+def scorer_state(learner: Learner) -> dict[str, Any] | None:
+    """Returns what scores are made with besides the network, for a file that leaves out the memory;
+    None if there is no memory to leave out."""
+    if not learner.steps or not stores_of(learner):
+        return None
+    with learner._turns.look():
+        return _own_tensors(learner._made_scorer(), learner.answering)
+
+
+def only_predict(learner: Learner, state: dict[str, Any]) -> None:
+    """The memory is not there: scores are made with this `scorer_state`, and nothing is learned
+    from here on."""
+    made = learner._made_scorer()  # of an empty memory: what it holds is all to come
+    own = _own_tensors(made, learner.answering)
+    expect_alike(state, own, "scorer")
+    for name, value in own.items():
+        value.copy_(state[name])
+    learner.only_predicts = True
+
+
+def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
+    """Returns those of a scorer that are not the network's, by name."""
+    if scorer is network:
+        return {}
+    shared = tuple(f"{name}." for name, module in scorer.named_modules() if module is network)
+    return {
+        name: value for name, value in scorer.state_dict().items() if not name.startswith(shared)
     }
 
 
@@ -172,10 +218,10 @@ def _settings(
 
 
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
-    learner = registry.get(content["method"]).learner.configured(**settings)
+    learner = configured(registry.get(content["method"]).learner, **settings)
     learner.load_state_dict(content["state"])
     if "scorer" in content:
-        learner.only_predict(content["scorer"])
+        only_predict(learner, content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
         learner.names = dict(enumerate(content["class_names"]))

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 from onepass.base.parts import Images
+from onepass.learning.image_counts import images_of
 from onepass.learning.learner import Learner
+from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.streams import ClassIncremental, Stream
 from onepass.tools.checks.tools import (
     Method,
@@ -44,7 +46,7 @@ def _expect_declared(learner: Learner, stream: Stream, index: int) -> None:
         trained=sum(one.images for one in passes if one.graded),
         scored=sum(one.images for one in passes if not one.graded),
     )
-    declared = learner.images(len(stream.indices(index)))
+    declared = images_of(learner, len(stream.indices(index)))
     expect(found == declared, f"{found} counted, {declared} declared")
 
 
@@ -81,9 +83,9 @@ def kept_bytes_are_declared(method: Method) -> None:
     learner = teach(make(method), small_stream(), last=17)
     wanted = learner.get_params().get("memory")
     if wanted is not None:
-        held = sum(store.capacity for store in learner.stores.values())
+        held = sum(store.capacity for store in stores_of(learner))
         expect(held == wanted, f"there are {held} places for samples instead of {wanted}")
-    declared = learner.memory_bytes + learner.copy_bytes
+    declared = memory_bytes(learner) + copy_bytes(learner)
     kept = _bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
     expect(declared <= kept <= declared + slack, f"{kept} bytes kept, {declared} declared")
@@ -98,7 +100,7 @@ def the_memory_holds_raw_samples(method: Method) -> None:
         for x, y in (stream.batch(index) for index in range(len(stream)))
         for image, label in zip(x, y.tolist(), strict=True)
     }
-    for store in learner.stores.values():
+    for store in stores_of(learner):
         for slot in range(int(store.size)):
             label = learner.classes[int(store.y[slot])]
             kept = (store.x[slot].cpu().numpy().tobytes(), label)
@@ -151,8 +153,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
             fake = copy.deepcopy(learner, clones)
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         with mode:
-            fake.taught_step(mode.from_tensor(x), mode.from_tensor(rows))
-            fake.trainer.finish()
+            fake.trainer.once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
 
 
 def devices_agree(method: Method) -> None:
@@ -193,8 +194,7 @@ def the_step_never_waits(method: Method) -> None:
     rows = learner._admit(y.tolist())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        learner.taught_step(x, rows)
-        learner.trainer.finish()
+        learner.trainer.once(learner.step, x, rows)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -10,6 +10,7 @@ from onepass.base.checksum import sha256
 from onepass.base.errors import InputError
 from onepass.evaluation.loop import evaluate
 from onepass.evaluation.probes import PROBES
+from onepass.learning.memory_contents import stores_of
 from onepass.methods.finetune import Finetune
 from onepass.streams import ClassIncremental
 from onepass.tools.checks.tools import (
@@ -124,7 +125,7 @@ def memory_reaches_the_gradient(method: Method) -> None:
     """Other labels in the memory give another update: what is stored is really trained on."""
     stream = small_stream()
     learners = [teach(make(method), stream, last=12) for _ in range(2)]
-    for store in learners[1].stores.values():
+    for store in stores_of(learners[1]):
         store.y.copy_((store.y + 1) % 2)
     for learner in learners:
         teach(learner, stream, first=12, last=13)

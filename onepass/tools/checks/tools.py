@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from onepass.base.settings import setting_names
 from onepass.data import Dataset, load
 from onepass.learning.learner import Learner
 from onepass.nets import MLP
@@ -53,7 +54,7 @@ def make(method: Method, **settings: Any) -> Learner:
 def make_wide(method: Method, **settings: Any) -> Learner:
     """The same with the network that the method comes with, for checks of how well it learns."""
     small: dict[str, Any] = {"device": device.get(), **method.quick}
-    if "memory" in method.setting_names():
+    if "memory" in setting_names(method):
         small["memory"] = 80
     return method(**{**small, **settings})
 

@@ -11,16 +11,21 @@ from selfteaching import TASKS, Normed, same, weights
 import onepass
 from onepass import ER, BiC, Finetune
 from onepass.learning import registry
+from onepass.learning.memory_contents import copy_bytes
 
 
 def following(rule):
     """An average, and a network of one number that a test moves by hand."""
     learner = small(Finetune, average=rule)
     learner.prepare((6,), torch.float32)
-    for model in (learner.model, learner.averaged.model):
+    for model in (learner.model, learner.trainer.distillation.averaged.model):
         for parameter in model.parameters():
             parameter.data.zero_()
-    return learner.averaged, learner.model.head.weight.data, learner.averaged.model.head.weight
+    return (
+        learner.trainer.distillation.averaged,
+        learner.model.head.weight.data,
+        learner.trainer.distillation.averaged.model.head.weight,
+    )
 
 
 @pytest.mark.parametrize("key", ["er", "gsa", "scr", "bic", "lucir"])
@@ -31,14 +36,14 @@ def test_an_average_of_decay_nothing_predicts_as_the_method_itself(key):
         learned(small(kind, net=Normed(), lr=0.05, average=rule), batches(TASKS))
         for rule in (None, 0.0)
     )
-    assert averaged.averaged is not None
+    assert averaged.trainer.distillation.averaged is not None
     torch.testing.assert_close(averaged.scores(x), plain.scores(x), atol=1e-5, rtol=1e-5)
 
 
 def test_the_average_follows_a_head_that_has_grown():
     labels = [[0, 1, 1], BOUNDARY, list(range(20)), [3, 19, 18]]
     learner = learned(small(ER, net=Normed(), lr=0.05, average=0.0), batches(labels))
-    head, averaged = learner.model.head, learner.averaged.model.head
+    head, averaged = learner.model.head, learner.trainer.distillation.averaged.model.head
     assert averaged.capacity == 32
     torch.testing.assert_close(averaged.weight, head.weight)
     torch.testing.assert_close(averaged.bias, head.bias)
@@ -49,8 +54,8 @@ def test_the_average_of_a_network_that_stays_is_that_network_to_the_bit(rule):
     learner = small(Finetune, net=Normed(), average=rule)
     learner.prepare((6,), torch.float32)
     for _ in range(50):
-        learner.averaged.follow()
-        assert same(weights(learner.averaged.model), weights(learner.model))
+        learner.trainer.distillation.averaged.follow()
+        assert same(weights(learner.trainer.distillation.averaged.model), weights(learner.model))
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.9])
@@ -112,10 +117,10 @@ def test_an_average_by_arrivals_spans_a_quarter_of_the_steps_since_a_class_arriv
             learner.new_task()
         else:
             learner.learn(*corners(labels, torch.Generator().manual_seed(1)))
-            rates.append(4 / float(learner.averaged.rate()) - 4)
+            rates.append(4 / float(learner.trainer.distillation.averaged.rate()) - 4)
     assert rates == pytest.approx([1, 2, 3, 1, 2, 3, 1, 2])
-    learner.averaged.updates.fill_(10**6)
-    assert float(learner.averaged.rate()) == pytest.approx(1 / 1000)
+    learner.trainer.distillation.averaged.updates.fill_(10**6)
+    assert float(learner.trainer.distillation.averaged.rate()) == pytest.approx(1 / 1000)
 
 
 def test_an_average_by_arrivals_goes_on_counting_where_it_was_saved(tmp_path):
@@ -123,12 +128,12 @@ def test_an_average_by_arrivals_goes_on_counting_where_it_was_saved(tmp_path):
     learner.save(tmp_path / "learner.pt")
     opened = onepass.open(tmp_path / "learner.pt", device="cpu", net=learner.net)
     opened.learn(*corners([0, 1], torch.Generator().manual_seed(1)))
-    assert int(opened.averaged.updates) == 4
+    assert int(opened.trainer.distillation.averaged.updates) == 4
 
 
 def test_the_average_counts_the_steps_of_the_optimiser():
     learner = learned(small(ER, average="growing", repeats=3), batches(TASKS))
-    assert int(learner.averaged.updates) == 3 * learner.steps == 18
+    assert int(learner.trainer.distillation.averaged.updates) == 3 * learner.steps == 18
 
 
 def test_bic_corrects_what_the_average_says():
@@ -146,6 +151,9 @@ def test_bic_corrects_what_the_average_says():
 
 def test_the_average_is_declared_among_the_copies():
     plain, averaged = (learned(small(ER, average=rule), batches(TASKS)) for rule in (None, 0.5))
-    own = sum(one.numel() * one.element_size() for one in averaged.averaged.model.parameters())
-    assert plain.copy_bytes == 0
-    assert averaged.copy_bytes == own > 0
+    own = sum(
+        one.numel() * one.element_size()
+        for one in averaged.trainer.distillation.averaged.model.parameters()
+    )
+    assert copy_bytes(plain) == 0
+    assert copy_bytes(averaged) == own > 0

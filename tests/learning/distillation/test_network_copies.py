@@ -10,6 +10,7 @@ from registries import put_back
 from replaying import with_batchnorm
 
 from onepass import ER
+from onepass.learning.memory_contents import copy_bytes
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import METHODS, method
 
@@ -123,7 +124,7 @@ def test_copies_grow_with_the_head_and_their_new_rows_are_born_as_the_networks()
         learner.learn(*batch(0))
         learner.new_task()
         learner.learn(*batch(1, tuple(range(2, 20))))
-        copied = learner.averaged or learner.previous
+        copied = learner.trainer.distillation.averaged or learner.previous
         assert copied.model.head.capacity == learner.model.head.capacity == 32
         spare = slice(20, 32)  # rows that wait for a class are at birth in both
         assert torch.equal(copied.model.head.weight[spare], learner.model.head.weight[spare])
@@ -136,7 +137,7 @@ def test_no_optimiser_moves_a_copy_and_training_does_not_notice_one():
         watched.learn(*batch(seed))
     assert same(weights(plain.model), weights(watched.model))
     moved = {id(p) for group in watched.trainer.optimizer.param_groups for p in group["params"]}
-    assert not moved & {id(p) for p in watched.averaged.model.parameters()}
+    assert not moved & {id(p) for p in watched.trainer.distillation.averaged.model.parameters()}
 
 
 def test_the_average_is_the_recursion_by_hand():
@@ -144,13 +145,15 @@ def test_the_average_is_the_recursion_by_hand():
     BatchNorm included."""
     learner = averaging()
     learner.prepare((6,), torch.float32)
-    expected = {n: v.double() for n, v in weights(learner.averaged.model).items()}
+    expected = {
+        n: v.double() for n, v in weights(learner.trainer.distillation.averaged.model).items()
+    }
     for step in range(1, 16):
         learner.learn(*batch(step))
         rate = max(1 - DECAY, 1 / (step + 1))
         for name, value in learner.model.state_dict().items():
             expected[name] += rate * (value.double() - expected[name])
-    found = learner.averaged.model.state_dict()
+    found = learner.trainer.distillation.averaged.model.state_dict()
     for name in found:
         if not name.endswith("num_batches_tracked"):
             torch.testing.assert_close(found[name].double(), expected[name], atol=1e-5, rtol=1e-5)
@@ -165,7 +168,7 @@ def test_it_begins_as_the_plain_mean_of_the_networks():
     for seed in range(5):
         learner.learn(*batch(seed))
         seen.append(weights(learner.model)["body.layer.weight"])
-    found = learner.averaged.model.body.layer.weight
+    found = learner.trainer.distillation.averaged.model.body.layer.weight
     torch.testing.assert_close(found, torch.stack(seen).mean(dim=0), atol=1e-6, rtol=1e-5)
 
 
@@ -173,7 +176,7 @@ def test_predictions_come_from_the_copy():
     learner, x = averaging(), batch(99)[0]
     for seed in range(6):
         learner.learn(*batch(seed))
-    by_average = learner.averaged(learner.views.normalise(x))[:, :2]
+    by_average = learner.trainer.distillation.averaged(learner.views.normalise(x))[:, :2]
     assert torch.equal(learner.scores(x), by_average)
     assert torch.equal(learner.snapshot().scores(x), by_average)
     assert not torch.equal(by_average, learner.evaluator(x)[:, :2])
@@ -202,17 +205,17 @@ def test_what_a_copy_takes_is_declared():
     learner = made(Remembering)
     learner.learn(*batch(0))
     kept = learner.previous.state_dict()["model"].values()
-    assert learner.copy_bytes == sum(one.numel() * one.element_size() for one in kept) > 0
+    assert copy_bytes(learner) == sum(one.numel() * one.element_size() for one in kept) > 0
 
 
 def test_a_deep_copy_of_a_learner_has_copies_of_its_own():
     learner = averaging()
     learner.learn(*batch(0))
     other = copy.deepcopy(learner)
-    before = weights(learner.averaged.model)
+    before = weights(learner.trainer.distillation.averaged.model)
     other.learn(*batch(1))
-    assert same(weights(learner.averaged.model), before)
-    assert not same(weights(other.averaged.model), before)
+    assert same(weights(learner.trainer.distillation.averaged.model), before)
+    assert not same(weights(other.trainer.distillation.averaged.model), before)
 
 
 class Tied(torch.nn.Module):
@@ -235,17 +238,19 @@ class Tied(torch.nn.Module):
 def test_a_weight_that_two_layers_share_is_averaged_once():
     learner = averaging(net=Tied())
     learner.prepare((6,), torch.float32)
-    before = learner.averaged.model.body.first.weight.clone()
+    before = learner.trainer.distillation.averaged.model.body.first.weight.clone()
     learner.learn(*batch(0))
     after = learner.model.body.first.weight
     expected = before + 0.5 * (after - before)  # the first update goes half the way
-    torch.testing.assert_close(learner.averaged.model.body.first.weight, expected)
+    torch.testing.assert_close(
+        learner.trainer.distillation.averaged.model.body.first.weight, expected
+    )
 
 
 def test_what_is_neither_a_weight_nor_a_statistic_is_the_networks_own():
     """A count has no mean that anybody would expect, and a mask of infinities has none at all."""
     learner = averaging(net=Tied())
     learner.learn(*batch(0))
-    followed = learner.averaged.model.body
+    followed = learner.trainer.distillation.averaged.model.body
     assert float(followed.steps) == 1
     assert torch.equal(followed.mask, torch.tensor([0.0, -torch.inf]))

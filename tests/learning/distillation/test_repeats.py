@@ -23,7 +23,7 @@ def learn_by_hand(learner, x, y, times):
 
         def step(x, y, turn=turn):
             trainer.begins, trainer.lets_in = turn == 0, turn == times - 1
-            return learner.taught_step(x, y)
+            return learner.step(x, y)
 
         done = trainer.run(step, x, rows)
     if known:

@@ -88,7 +88,7 @@ def test_it_is_saved_and_goes_on_exactly(key, tmp_path):
     assert opened.get_params() == stopped.get_params()
     assert opened.state_sha256() == stopped.state_sha256()
     learned(opened, lives[4:])
-    assert opened.averaged.model.head.capacity == 32
+    assert opened.trainer.distillation.averaged.model.head.capacity == 32
     assert opened.state_sha256() == whole.state_sha256()
     x = lives[-1][0]
     assert torch.equal(opened.scores(x), whole.scores(x))

@@ -13,6 +13,7 @@ from torch import nn
 from onepass import ER, GSA, Finetune
 from onepass.base.parts import Samples
 from onepass.learning import registry
+from onepass.learning.memory_contents import copy_bytes
 from onepass.tools.forward_counter import watched
 
 # ---- settings that change nothing
@@ -62,7 +63,7 @@ def after_a_step(change):
     """The parameters after one more step, when `change` was done to the average before it."""
     learner = in_the_midst()
     with torch.no_grad():
-        change(learner.averaged.model.head)
+        change(learner.trainer.distillation.averaged.model.head)
     learner.learn(*corners([2, 3, 2], torch.Generator().manual_seed(9)))
     return flat(learner)
 
@@ -108,7 +109,7 @@ class Noted:
         self.weight = torch.cat([out.weight for out in outputs])
         self.own = torch.cat([out.logits for out in outputs]).detach().double()
         views = [torch.cat([out.views for out, _ in forward]) for forward in learner.noted]
-        self.theirs = said(learner.teaching.model, views)
+        self.theirs = said(learner.trainer.distillation.teaching.model, views)
         raw = [[learner.views.normalise(x.x) for _, x in forward] for forward in learner.noted]
         if learner.views_per_sample == 2:
             raw = [[torch.cat([x, x.flip(3)]) for x in forward] for forward in raw]
@@ -258,7 +259,7 @@ def test_the_optimiser_descends_the_loss_and_the_lesson(raw):
     own = [one.detach().clone()[seen].requires_grad_() for one in (head.weight, head.bias)]
     inputs = (x - 1) / 2
     logits = inputs @ own[0].T + own[1]
-    taught = learner.averaged(inputs)[:, seen]
+    taught = learner.trainer.distillation.averaged(inputs)[:, seen]
     rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
     t = learner.distil_temperature
     lesson = nn.functional.kl_div(
@@ -279,11 +280,14 @@ def test_one_average_may_teach_and_another_predict():
     one = learned(small(ER, average=0.9, **settings), batches(TASKS))
     assert same(weights(both.model), weights(alone.model))
     assert same(weights(both.model), weights(one.model))
-    assert same(weights(both.teaching.model), weights(one.averaged.model))
+    assert same(
+        weights(both.trainer.distillation.teaching.model),
+        weights(one.trainer.distillation.averaged.model),
+    )
     x = corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
-    assert torch.equal(both.scores(x), both.averaged(x)[:, :4])
+    assert torch.equal(both.scores(x), both.trainer.distillation.averaged(x)[:, :4])
     assert torch.equal(alone.scores(x), alone.evaluator(x)[:, :4])
-    assert both.copy_bytes == 2 * one.copy_bytes
+    assert copy_bytes(both) == 2 * copy_bytes(one)
     assert "teaching" not in one.state_dict()["parts"], "it is saved once"
 
 

@@ -10,6 +10,7 @@ from onepass import ER, GSA, OCMGSA, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
+from onepass.learning.image_counts import images_of
 from onepass.methods.gsa import class_weight, evened
 
 TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
@@ -151,7 +152,7 @@ def test_balanced_er_trains_shares_by_classes():
     assert (int(new.weight.sum()), int(old.weight.sum())) == (8, 12)
     assert set(new.y[new.weight > 0].tolist()) <= {3, 4}
     assert set(old.y[old.weight > 0].tolist()) <= {0, 1, 2}
-    assert learner.images(10).trained == 20
+    assert images_of(learner, 10).trained == 20
 
 
 def test_balanced_er_has_one_mean_over_its_batch():

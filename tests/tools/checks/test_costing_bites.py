@@ -57,7 +57,9 @@ class AsksTheAverageForNothing(ER):
 
     def step(self, x, y):
         done = super().step(x, y)
-        self.averaged(self.views.normalise(x)) if self.averaged else None
+        self.trainer.distillation.averaged(
+            self.views.normalise(x)
+        ) if self.trainer.distillation.averaged else None
         return done
 
 
@@ -73,7 +75,7 @@ class TakesTheBatchInEveryRepeat(ER):
 class TakesRootsOfTheAverage(ER):
     def scorer(self):
         made = super().scorer()
-        return made if self.averaged is None else nn.Sequential(made, Root())
+        return made if self.trainer.distillation.averaged is None else nn.Sequential(made, Root())
 
 
 class Root(nn.Module):
@@ -231,9 +233,11 @@ class HoldsTwiceAsMuch(ER):
 
 @breaks("kept_bytes_are_declared", "bytes kept")
 class DeclaresWhatItDoesNotKeep(ER):
-    @property
-    def copy_bytes(self):
-        return 10**6
+    def make_store(self, shape, dtype, rng):
+        class Boasting(Reservoir):
+            bytes = 10**6
+
+        return Boasting(self.memory, shape, dtype, rng)
 
 
 @breaks("modes_are_restored")

@@ -194,7 +194,7 @@ class DrawsWhenItsOutputsAreRead(ER):
 @breaks("training_does_not_notice_an_average")
 class DrawsForItsAverage(ER):
     def descend(self, loss):
-        if self.averaged is not None:
+        if self.trainer.distillation.averaged is not None:
             torch.rand(1, generator=self.rngs["draws"])
         super().descend(loss)
 

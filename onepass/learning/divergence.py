@@ -1,0 +1,46 @@
+"""Whether learning has diverged. It is asked at every look (scores, a snapshot, a file), not in a
+step, which would have to wait for the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from onepass.base.errors import TrainingError
+
+if TYPE_CHECKING:
+    from onepass.learning.learner import Learner
+
+
+def expect_finite(learner: Learner) -> None:
+    """Raises a TrainingError if the last loss or a parameter is not finite."""
+    loss = learner._last_loss
+    if loss is not None and not bool(torch.isfinite(loss)):
+        raise _diverged(learner, f"the loss of {learner.key!r} is {float(loss)}")
+    if learner.prepared:
+        expect_finite_network(learner, learner.model)
+
+
+def expect_finite_network(learner: Learner, net: nn.Module) -> None:
+    if not _all_finite(net):
+        raise _diverged(learner, f"the parameters of {learner.key!r} are not finite")
+
+
+def _diverged(learner: Learner, what: str) -> TrainingError:
+    return TrainingError(
+        f"{what} at step {learner.steps}: learning has diverged. A smaller lr (now "
+        f"{learner.lr:g}) or smaller features may help; what was saved before is as it was"
+    )
+
+
+@torch.no_grad()
+def _all_finite(net: nn.Module) -> bool:
+    """Returns whether every parameter is, asked in one go: a GPU is waited for once. A sum with
+    anything in it that is not finite is not either; it is many times faster than to look at each
+    number."""
+    sums = [parameter.sum() for parameter in net.parameters()]
+    if not sums or bool(torch.isfinite(torch.stack(sums)).all()):
+        return True
+    return all(bool(torch.isfinite(parameter).all()) for parameter in net.parameters())
