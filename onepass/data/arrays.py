@@ -16,10 +16,9 @@ from onepass.base.parts import Label
 from onepass.base.seeds import generator, permutation
 from onepass.base.text import quoted
 from onepass.data.base import Dataset
-from onepass.data.files import Array, brief, class_name, reading, size_of_file
+from onepass.data.files import PACKINGS, Array, brief, class_name, reading, size_of_file
 from onepass.data.labels import in_order, numbered
 
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
 
 

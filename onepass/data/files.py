@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import stat
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ BLOCK = 256
 LARGEST = 2**30  # bytes of a file that is read at once; the largest of CIFAR has 155 million
 MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, from where on Pillow warns
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 DEEPEST = 3  # folders below that of a dataset: train, <class>, images
 KINDS = {

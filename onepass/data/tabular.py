@@ -18,7 +18,7 @@ from onepass.data.files import Array, brief, class_name, size_of_file
 from onepass.data.labels import in_order, numbered
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """Features (n, d), and a label for each row: text or a whole number."""
 
     x: Array
@@ -66,7 +66,7 @@ def read(
 
 def _read(
     path: Path, label: str | None, features: list[str] | None = None
-) -> tuple[list[str], Rows]:
+) -> tuple[list[str], LabelledRows]:
     """The features' names, in the order of the file or as given, and the rows."""
     size_of_file(path)
     try:
@@ -79,7 +79,7 @@ def _read(
 
 def _checked(
     path: Path, table: Any, label: str | None, features: list[str] | None
-) -> tuple[list[str], Rows]:
+) -> tuple[list[str], LabelledRows]:
     columns = list(table.column_names)
     if twice := {name for name in columns if columns.count(name) > 1}:
         raise DataError(f"{path} has two columns {min(twice)!r}")
@@ -93,7 +93,9 @@ def _checked(
         raise DataError(f"{path} has no column {missing[0]!r}, which the training file has")
     if not wanted or not table.num_rows:
         raise DataError(f"{path} must have a row, and a column of numbers beside the label")
-    return wanted, Rows(_numbers(path, table.select(wanted)), _labels(path, table.column(label)))
+    return wanted, LabelledRows(
+        _numbers(path, table.select(wanted)), _labels(path, table.column(label))
+    )
 
 
 def _table(path: Path) -> Any:

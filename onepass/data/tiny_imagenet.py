@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onepass.base.errors import DataError
-from onepass.data.files import Split, Undecoded, brief, contents, decoded
+from onepass.data.files import PACKINGS, Split, Undecoded, brief, contents, decoded
 
 SHAPE = (3, 64, 64)
 LARGEST = 2**26  # bytes of a file in the zip, a thousand times those of any that was published
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
 Read = Callable[[str], bytes]
 
 

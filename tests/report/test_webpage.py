@@ -326,7 +326,7 @@ def test_what_cannot_be_reported_is_a_line_and_writes_nothing(runs: Path, tmp_pa
         assert "there is no run in" in refused("report", tmp_path / "empty", *output)
         assert "there is no folder" in refused("report", tmp_path / "gone", *output)
         wrong = refused("report", runs, "-o", tmp_path / "report.pdf")
-        assert "must end in .html, not 'report.pdf'" in wrong
+        assert "must end in .html or .htm, not 'report.pdf'" in wrong
     assert onepass("report", runs, "-o", tmp_path / "new/report.html").status == 0
     assert onepass("report", runs, *output).status == 0
     assert "of yesterday" not in (tmp_path / "report.html").read_text()

@@ -16,23 +16,18 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from onepass.base.errors import InputError
-from onepass.base.fileio import write_atomically
+from onepass.base.fileio import expect_suffix, write_output
 from onepass.report.html.data import contents
 
-SUFFIXES = (".html", ".htm")
 SCRIPTS = ("elements.js", "charts.js", "tables.js", "sections.js")
 ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
 def report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Writes the page about the runs that meet every condition, and gives what it shows."""
-    if output.suffix not in SUFFIXES:
-        raise InputError(f"the name of a report must end in .html, not {output.name!r}")
+    expect_suffix(output, "a report", ".html", ".htm")
     shown = contents(*paths, where=where)
-    content = page(shown).encode()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda file: file.write(content))
+    write_output(output, page(shown).encode())
     return shown
 
 
