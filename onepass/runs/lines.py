@@ -58,12 +58,9 @@ def texts(path: Path) -> list[tuple[str, str]]:
 def _content(line: str, place: str) -> dict[str, Any]:
     """Returns what a line says; raises a RunError if it is no JSON object."""
     try:
-        found = fileio.parsed(line)
-    except ValueError:
-        raise RunError(f"{place} is damaged: it is not JSON") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{place} is damaged: it is not an object")
-    return found
+        return fileio.parsed_object(line)
+    except ValueError as problem:
+        raise RunError(f"{place} is damaged: {problem}") from None
 
 
 def is_lines(path: Path) -> bool:
