@@ -72,16 +72,11 @@ def beside(row: Row) -> tuple[str, str]:
     nothing unless it learned the paper's data and stream with the method's common settings."""
     alike = all(as_in_the_paper(run) and not what_was_chosen(run) for run in row.results)
     found = of_cell(row.method, row.first.dataset_identity, row.memory) if alike else []
-    return _listed(found), "; ".join(figure.doubt for figure in found if figure.doubt)
+    return listed(found), "; ".join(figure.doubt for figure in found if figure.doubt)
 
 
-def published_accuracies() -> dict[tuple[str, str, int], str]:
-    """Accuracies as printed by their sources, by method, dataset and memory."""
-    return {cell[:3]: _listed(found) for cell, found in _by_cell().items() if cell[3] == "accuracy"}
-
-
-def _listed(found: Sequence[Figure]) -> str:
-    """Each with its source."""
+def listed(found: Sequence[Figure]) -> str:
+    """Returns figures as printed, each with its source."""
     return "; ".join(f"{figure} ({figure.source})" for figure in found)
 
 
