@@ -256,9 +256,7 @@ def test_a_class_without_a_name_of_its_own_is_not_saved_under_anothers(tmp_path)
 
 
 def test_a_name_is_given_once():
-    with pytest.raises(
-        onepass.InputError, match=r"a method 'er' already, in onepass\.methods\.er"
-    ):
+    with pytest.raises(onepass.InputError, match=r"a method 'er' already, in onepass\.methods\.er"):
 
         @onepass.learning.registry.method("er", paper="none", year=2026)
         class Other(onepass.ER):
