@@ -119,7 +119,7 @@ def expect(holds: bool, wanted: str, found: object, at: str = "step") -> None:
 def expect_finite(values: Tensor, what: str, at: str = "step") -> None:
     """Raises an error if one of the numbers is not finite."""
     bad, count = int((~torch.isfinite(values)).sum()), values.numel()
-    found = f"{bad} of {count} numbers that are not" if count > 1 else float(values)
+    found = f"{bad} of {count} numbers that are not" if count > 1 else values.detach().item()
     expect(not bad, f"{what} to be finite", found, at)
 
 
