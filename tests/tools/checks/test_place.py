@@ -133,8 +133,8 @@ def test_what_was_typed_at_a_prompt_has_a_name_and_no_line(monkeypatch):
 def test_a_check_says_what_it_expected_what_it_found_and_where():
     outcome = check_method(CountsTooLittle, only=["declared_images_are_counted"])
     assert outcome.failed == {
-        "declared_images_are_counted": "expected the declared Images(trained=10, scored=0) of a "
-        "step; found Images(trained=74, scored=0) counted "
+        "declared_images_are_counted": f"expected the declared {Images(10)} of a step; "
+        f"found {Images(74)} counted "
         f"(test_place.py:{line_of('def cost')}, in CountsTooLittle.cost)"
     }
 
