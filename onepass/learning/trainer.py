@@ -49,7 +49,7 @@ class Training(Configured):
 
     net: str | nn.Module = "auto"
     head: Literal["trained", "frozen"] = "trained"
-    optimizer: optimisers.Kind = "adam"
+    optimizer: optimisers.OptimiserKind = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-4
     augment: Augment = "crop-grey"
@@ -58,7 +58,7 @@ class Training(Configured):
     std: tuple[float, ...] | None = None
     seed: int = 0
     device: str = "auto"
-    engine: execution.Kind = "auto"
+    engine: execution.EngineKind = "auto"
     precision: Precision = "fp32"
 
     def alone(self) -> Training:

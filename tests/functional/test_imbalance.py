@@ -12,11 +12,16 @@ from replaying import as_batch
 from torch import Tensor
 
 from onepass.base.parts import Output
-from onepass.functional.imbalance import Balance, gradient_sums
+from onepass.functional.imbalance import Balance, logit_gradients
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 CPU = torch.device("cpu")
 SUMS = ("task_positive", "task_negative", "positive", "negative")
+
+
+def gradient_sums(output, seen):
+    """S+ and S- of a batch, by class."""
+    return [part.sum(dim=0) for part in logit_gradients(output, seen)]
 
 
 @st.composite
