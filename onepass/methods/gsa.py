@@ -209,7 +209,7 @@ class GSA(WithMemory):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                          (b)
-        terms, outputs = self.objective(self, stream)  # by the paper, if no setting objects
+        terms, outputs = self.objective(self, stream)  # `by_the_paper`, or the variant asked for
         loss = reduce(torch.add, terms.values())  # eq. (15)
 
         self.keep(x, y)
@@ -217,9 +217,8 @@ class GSA(WithMemory):
         return Step.of(loss, *outputs, **terms)
 
     def by_the_paper(self, stream: Samples) -> Objective:
-        """Returns the terms of the objective for a stream batch X^new, and the outputs that they
-        are of."""
-        mix = self.store.mixed(stream)  # X^mix                                        (m)
+        """Returns T1, T2 and T3 of a stream batch X^new, and the outputs that they are of."""
+        mix = self.store.mixed(stream)  # X^mix                                          (m)
         stream_out, mix_out = self.forward(stream, mix)  # logits              (b, C) (m, C)
         self.balance.update(self.trained(stream_out, mix_out), self.seen)  # eq. (5), eq. (6)
         w, log_v = self.rates()  # eq. (13)                                          (C) (C)
@@ -240,8 +239,8 @@ class GSA(WithMemory):
         return {"T1": t1, "T2": t2, "T3": t3}
 
     def trained(self, stream_out: Output, mix_out: Output) -> tuple[Output, Output]:
-        """Returns what feeds the rates; in the first task, where at most a few samples of X^mix
-        train, it counts for nothing."""
+        """Returns what feeds the rates: X^new and X^mix, which has no weight in the first task,
+        where at most a few of its samples train."""
         return stream_out, mix_out._replace(weight=mix_out.weight * self.old.any())
 
     def rates(self) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Settings that the paper's objective does not need: each acts, and none where it is not asked."""
+"""Settings that the paper's objective does not need: each acts, none unless it is asked for."""
 
 import inspect
 
@@ -14,7 +14,6 @@ from onepass.methods import gsa_variants
 PAPERS_OWN = {"mix", "fill"}
 OTHERS = [
     {"current": 5},
-    {"current": 5, "even": True},
     {"sampling": "random"},
     {"forwards": "separate"},
     {"statistics": "mix"},
