@@ -100,10 +100,6 @@ class Part:
     def follow(self) -> None:
         """The network has just moved by one step of the optimiser; captured with the step."""
 
-    def followers(self) -> list[Tensor]:
-        """The tensors that `follow` moves, in place, and that `mark` leaves out."""
-        return []
-
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in self.tensors}
 

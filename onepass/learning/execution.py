@@ -20,7 +20,12 @@ from onepass.base.parts import Step
 
 EngineKind = Literal["auto", "eager", "graph"]
 StepFunction = Callable[[Tensor, Tensor], Step]
+Notice = Callable[[], None]
 WARM_UP = 3
+
+
+def nobody() -> None:
+    """Takes no notice."""
 
 
 class Eager:
@@ -28,7 +33,7 @@ class Eager:
 
     capture_seconds = 0.0
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+    def run(self, step: StepFunction, x: Tensor, y: Tensor, replaying: Notice = nobody) -> Step:
         return step(x, y)
 
     def reset(self, *, other_step: bool = False) -> None:
@@ -56,7 +61,8 @@ class Graph:
         if other_step:
             self.row = 0
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+    def run(self, step: StepFunction, x: Tensor, y: Tensor, replaying: Notice = nobody) -> Step:
+        """Runs the step, or calls `replaying` and replays it, which runs no Python of the step."""
         if self.graph is None or x.shape != self.x.shape:
             # how many batches of this size have come in a row
             self.row = self.row + 1 if x.shape == self.size else 1
@@ -69,6 +75,7 @@ class Graph:
         # the graph reads its own tensors, so the batch goes there
         self.x.copy_(x)
         self.y.copy_(y)
+        replaying()
         self.graph.replay()
         loss, *terms = self.reported.clone()
         named = dict(zip(self.step.terms, terms, strict=True))

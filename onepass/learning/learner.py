@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +42,6 @@ from onepass.learning.self_distillation import SelfTaught
 from onepass.learning.trainer import Trainer, linear_head, no_modules
 from onepass.memory import Store
 from onepass.nets import Head
-
-
-class Whole(NamedTuple):
-    """All that learning changes, to go back to."""
-
-    state: dict[str, Any]
-    spent: dict[str, Images]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -170,7 +164,9 @@ class Learner(SelfTaught, ABC):
         """Learns a batch: images (n, c, h, w) as uint8 or float, or float vectors (n, d); labels
         are text or whole numbers, of one kind for as long as the learner lives.
 
-        A batch that is refused, or whose step fails, leaves the learner as it was."""
+        A batch that is refused, or whose step fails before the optimiser moves the network, leaves
+        the learner as it was, but for a boundary that was due and room in the head. One that fails
+        later leaves it unfinished: it predicts, and neither learns on nor is saved."""
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
         expect_colours(self.augment, samples)
@@ -181,29 +177,35 @@ class Learner(SelfTaught, ABC):
             brings_new = self.book.has_unseen(batch)
             if brings_new:
                 self.book.expect_kind_of(batch[0])
-            with self._all_or_nothing(brings_new or self.trainer.may_fail_late):
-                rows = self._admit(batch)
-                x = samples.to(self.where)
-                step = self.trainer.run(self.taught_step, x, rows, times=self.repeats)
-            if not brings_new:  # it moves the book only once it has been learned
-                self.book.enter(batch)
+            try:
+                with self._undoing_admission(batch) if brings_new else nullcontext():
+                    rows = self._admit(batch)
+                    x = samples.to(self.where)
+                    step = self.trainer.run(self.taught_step, x, rows, times=self.repeats)
+                if not brings_new:  # it moves the book only once it has been learned
+                    self.book.enter(batch)
+            except BaseException:
+                self._scorer = None
+                if not self.steps:  # nothing was learned: as if nothing had been tried
+                    self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
+                raise
             self.steps += 1
             self._last_loss = step.loss  # looked at when someone looks, not now
+            self.trainer.unfinished = False
         return step
 
     def end_task(self) -> None:
         """Says that the running task is over, so that what a method does then is done before it is
-        scored; `new_task` says it too. If it fails, the task has not ended."""
-        with self._changing(), self._all_or_nothing(self.end_is_due):
+        scored; `new_task` says it too. If it fails, the learner is unfinished."""
+        with self._changing():
             self._end_task()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
-        with self._changing(), self._all_or_nothing(self.end_is_due):
+        with self._changing():
             self._end_task()
             self.book.told = True
-            if self.book.close_task():
-                self._begin_task()
+            self._begin_task()
 
     def scores(self, x: Any) -> Tensor:
         """Scores (n, classes), by default logits, one column for each of `classes`. Waits for a
@@ -365,6 +367,7 @@ class Learner(SelfTaught, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
         with self._turns.look():
+            self._expect_finished()
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
                 return own
@@ -445,10 +448,19 @@ class Learner(SelfTaught, ABC):
                 "this learner was saved without its memory: it predicts, and cannot learn on; a "
                 "file of save(path) with the memory can"
             )
+        self._expect_finished()
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
         with self._turns.change(), torch.enable_grad(), devices.current(self.device):
             yield
+
+    def _expect_finished(self) -> None:
+        if self._trainer is not None and self._trainer.unfinished:
+            raise TrainingError(
+                f"this {type(self).__name__} is unfinished: learning failed after step "
+                f"{self.steps} when the network had moved. It still predicts; to learn on, reopen "
+                "the last checkpoint with onepass.open"
+            )
 
     def _expect_finite(self, net: nn.Module) -> None:
         if not _all_finite(net):
@@ -460,25 +472,21 @@ class Learner(SelfTaught, ABC):
             "or smaller features may help; what was saved before is as it was"
         )
 
-    def _become(self, state: dict[str, Any], book: ClassBook, features: int | None = None) -> None:
-        """Goes on where the learner was that has this state. How many features there are is known
-        of a state of this learner's own; any other is compared with what it is for. The book is
-        left to the caller."""
+    def _become(self, state: dict[str, Any], book: ClassBook) -> None:
+        """Goes on where the learner was that has this state. The book is left to the caller."""
         self._scorer = None
         if not state["steps"]:
             return
-        self._prepare(tuple(state["shape"]), validate.DTYPES[state["dtype"]], features)
+        self._prepare(tuple(state["shape"]), validate.DTYPES[state["dtype"]])
         trainer, classes = self.trainer, len(book.labels)
         validate.expect_rows_for(state, trainer, classes)
+        trainer.make_room(len(state["new"]))
         trainer.add_rows(0, classes, train=not (self.head == "frozen" and book.task))
-        if features is None:
-            validate.expect_fitting(state, trainer, classes)
+        validate.expect_fitting(state, trainer, classes)
         trainer.load_state_dict(state, state["steps"])
         self.steps, self.task_ended = state["steps"], state["finished"]
 
-    def _prepare(
-        self, shape: tuple[int, ...], dtype: torch.dtype, features: int | None = None
-    ) -> None:
+    def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._trainer = None
         try:
             self._trainer = Trainer(
@@ -488,7 +496,6 @@ class Learner(SelfTaught, ABC):
                 make_head=self.make_head,
                 extra_modules=self.extra_modules,
                 capturable=self.capturable,
-                features=features,
             )
         except OnepassError:
             raise
@@ -503,14 +510,30 @@ class Learner(SelfTaught, ABC):
             self._trainer = None
             raise
 
+    @contextmanager
+    def _undoing_admission(self, batch: list[Label]) -> Iterator[None]:
+        """Takes new classes back if what is done here fails before it has moved the network; not
+        the boundary before them, nor the room that the head made for them."""
+        self._draw_boundary_before(batch)
+        before = deepcopy(self.book)
+        known = len(before.labels)
+        try:
+            with self.trainer.undoing_rows(
+                known, known + len(set(batch) - self.book.row_of.keys())
+            ):
+                yield
+        except BaseException:
+            if not self.trainer.unfinished:
+                self.book = before
+            raise
+
     def _admit(self, batch: list[Label]) -> Tensor:
-        """Rows of the labels; unseen classes get the next rows, after a boundary if one is due."""
+        """Returns rows of the labels; unseen classes get the next rows, after a boundary if one is
+        due."""
         if self.book.has_unseen(batch):
+            self._draw_boundary_before(batch)
             known = len(self.book.labels)
-            if self.book.boundary_due(batch):
-                self._end_task()
-            if self.book.enter(batch):
-                self._begin_task()
+            self.book.enter(batch)
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
@@ -518,46 +541,30 @@ class Learner(SelfTaught, ABC):
             return rows.to(self.where)
         return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
 
-    @contextmanager
-    def _all_or_nothing(self, everything: bool) -> Iterator[None]:
-        """If what is done here fails, all is as it was. Of a step that brings no class and fails
-        before it has moved the network the trainer undoes all by itself, with those before it on
-        the batch; `everything` says that this may be something else, which is seldom: then the
-        whole state is kept to go back to."""
-        needed = everything and self.steps > 0
-        before = Whole(self.state_dict(), dict(self.spent)) if needed else None
-        try:
-            yield
-        except BaseException:
-            self._scorer = None
-            if not self.steps:  # nothing was learned: as if nothing had been tried
-                self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
-            elif before is not None:
-                self._go_back(before)
-            raise
-
-    def _go_back(self, before: Whole) -> None:
-        """Makes the trainer anew as it was, as `onepass.open` does; without asking the network
-        anything, which may be what fails."""
-        book = ClassBook(**before.state["book"])
-        self._become(before.state, book, features=self.model.head.weight.shape[1])
-        self.book, self.spent = book, before.spent
+    def _draw_boundary_before(self, batch: list[Label]) -> None:
+        if self.book.boundary_due(batch):
+            self._end_task()
+            self._begin_task()
 
     def _end_task(self) -> None:
         if self.book.batches and not self.task_ended:
-            try:
-                self.on_task_end()
-                self.trainer.finish()
-            except BaseException:
-                self.trainer.forget()
-                raise
+            self.trainer.unfinished = True
+            self.on_task_end()
+            self.trainer.finish()
             self.task_ended = True
+            self.trainer.unfinished = False
 
     def _begin_task(self) -> None:
+        """Draws the boundary, unless the running task has had no batch yet."""
+        if not self.book.batches:
+            return
+        self.trainer.unfinished = True
+        self.book.close_task()
         self.task_ended = False
         if self.later_steps_differ and self.task == 1:
             self.trainer.expect_another_step()
         self.trainer.new_task()
+        self.trainer.unfinished = False
 
     def _predictor(self) -> Predictor:
         """What predicts now; a scorer is made once for each state of the learner."""

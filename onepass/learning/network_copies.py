@@ -169,10 +169,6 @@ class Average(Copy):
         for copies, now in self._pairs.copied():
             torch._foreach_copy_(copies, now)
 
-    def followers(self) -> list[Tensor]:
-        moved = chain(self._pairs.averaged(), self._pairs.copied())
-        return [self.updates, *(one for mine, _ in moved for one in mine)]
-
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self._pairs = _Pairs(self.model, self.network)

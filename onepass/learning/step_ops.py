@@ -153,11 +153,10 @@ class Steps(ABC):
         return list(torch.autograd.grad(loss, trainable, allow_unused=True, materialize_grads=True))
 
     def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
-        """Offers the batch to the memory. Nothing in the rest of a step may depend on it before
-        the next `descend`: a captured step does both at the same time, any other lets the batch in
-        when the network has moved and nothing can fail any more."""
+        """Offers the batch to the memory, which has it after the next `descend`, or at the end of
+        the step: what is drawn before does not know it."""
         into = self.store if store is None else store
-        self.trainer.let_in(into, lambda: into.add(x, y, **fields), x, y, *fields.values())
+        self.trainer.let_in(lambda: into.add(x, y, **fields), x, y, *fields.values())
 
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""

@@ -5,7 +5,8 @@ A learner makes one trainer when it knows the shape of a sample; until then it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,6 @@ from onepass.base.settings import Configured
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
 from onepass.learning.execution import StepFunction
-from onepass.memory import Store
 from onepass.nets import (
     Aside,
     Classifier,
@@ -77,14 +77,12 @@ def cosine_head(features: int, rng: torch.Generator) -> Head:
 
 
 class Mark(NamedTuple):
-    """What a step may have moved before the optimiser's turn: where generators, the network's
-    statistics and parts with a few numbers were. `moving` is what the optimiser moves, if there
-    are several steps to undo; where it was, the trainer holds."""
+    """Where generators, the network's statistics and parts with a few numbers were: what a step may
+    move before the optimiser does."""
 
     generators: list[Tensor]
     statistics: list[Tensor]
     parts: list[dict[str, Tensor]]
-    moving: list[Tensor]
 
 
 def no_modules(features: int, rng: torch.Generator) -> dict[str, nn.Module]:
@@ -104,8 +102,6 @@ class Trainer:
         Make the head, and modules that train beside it, for so many features.
     capturable
         Whether the steps that it will run can be captured as a CUDA graph.
-    features
-        How many the network gives, if that is known; if not, it is asked.
     rngs
         Generators for `initialisation`, `draws` and `augmentation`; made from the seed if not
         given.
@@ -120,7 +116,6 @@ class Trainer:
         make_head: Callable[[int, torch.Generator], Head] = linear_head,
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]] = no_modules,
         capturable: bool = True,
-        features: int | None = None,
         rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings.alone(), shape, dtype
@@ -135,7 +130,7 @@ class Trainer:
             rng=self.rngs["augmentation"],
             preprocess=preprocessing(settings.net, shape),
         )
-        self.model = self._network(make_head, extra_modules, features)
+        self.model = self._network(make_head, extra_modules)
         self.optimizer = optimisers.make(
             settings.optimizer,
             self.model.parameters(),
@@ -149,10 +144,10 @@ class Trainer:
         self.trainable = _trainable(self.model)
         self._twin = evaluating(self.model)
         self.aside = Aside()
-        self._waiting: list[tuple[Store, Callable[[], None]]] = []
+        # what lets a batch into a memory, and the tensors that it reads
+        self._waiting: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
         self.begins = self.lets_in = True  # whether the step is the first, the last on its batch
-        self._moved: bool | None = None  # whether the network has, in the step; None outside of one
-        self._asked_again: bool | None = None  # when it had; None before a step has shown it
+        self.unfinished = False  # whether something that cannot be undone has begun and not ended
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
             (module, name)
@@ -160,7 +155,6 @@ class Trainer:
             for name, _ in module.named_buffers(recurse=False)
             if module is not self.model.head
         ]
-        self._held: list[Tensor] = []  # where what moves was before several steps on one batch
         self.parts: dict[str, Part] = {}
         # rows of the head (C): with a class, with one that is new since the boundary, the others
         self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
@@ -177,14 +171,12 @@ class Trainer:
         self,
         make_head: Callable[[int, torch.Generator], Head],
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]],
-        features: int | None,
     ) -> Classifier:
         settings, rng = self.settings, self.rngs["initialisation"]
         body = backbone(settings.net, self.shape, rng).to(self.where)
         settle(body)
-        if features is None:
-            blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
-            features = feature_count(body, self.views.normalise(blank))
+        blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
+        features = feature_count(body, self.views.normalise(blank))
         model = Classifier(body, make_head(features, rng).to(self.where), settings.precision)
         for name, module in extra_modules(features, rng).items():
             model.add_module(name, module.to(self.where))
@@ -199,7 +191,6 @@ class Trainer:
     @property
     def evaluator(self) -> Classifier:
         """The network as it is now, in evaluation mode; training does not notice who asks it."""
-        self._note_asking()
         refresh(self._twin, self.model)
         return self._twin
 
@@ -208,94 +199,65 @@ class Trainer:
         """How long capturing steps as graphs has taken so far."""
         return self._engine.capture_seconds
 
-    @property
-    def may_fail_late(self) -> bool:
-        """Whether a step may fail when the network has moved: its method asks the network again
-        then, as far as one step has shown, and network or augmentation is not one of ours, which
-        answer whenever they have answered before. (A graph asks nobody.)"""
-        ours = type(self.model.body).__module__.startswith("onepass.")
-        ours = ours and isinstance(self.settings.augment, str)
-        may_ask = self._asked_again is not False and isinstance(self._engine, execution.Eager)
-        return may_ask and not ours
-
     def expect_another_step(self) -> None:
         """The step may do other things from here on: a graph of the one before is of no use."""
         self._engine.reset(other_step=True)
 
     def run(self, step: StepFunction, x: Tensor, y: Tensor, times: int = 1) -> Step:
         """Executes a step, eagerly or as a graph, so many times in a row; only the last one lets
-        the batch into the memory. One that fails before it has moved the network leaves everything
-        as it was before the first of them."""
+        the batch into the memory. If it fails before the optimiser moves the network, generators,
+        statistics and parts are put back; if later, the trainer stays `unfinished`."""
 
         def whole(x: Tensor, y: Tensor) -> Step:
             # a capture moves nothing
-            before = None if parallel.capturing(x) else self._mark(several=times > 1)
+            before = None if parallel.capturing(x) else self._mark()
             try:
                 for turn in range(times):
-                    self._moved = False
                     self.begins, self.lets_in = turn == 0, turn == times - 1
                     done = step(x, y)
                     self.finish()
             except BaseException:
-                self.forget()
-                if before is not None:
+                self._waiting.clear()
+                self.aside.forget()
+                if before is not None and not self.unfinished:
                     self._back_to(before)
                 raise
             finally:
-                self._moved, self.begins, self.lets_in = None, True, True
-            self._asked_again = bool(self._asked_again)
+                self.begins = self.lets_in = True
             return done
 
         with devices.no_subnormals(), lone_samples_told():
-            return self._engine.run(whole, x, y)
+            return self._engine.run(whole, x, y, replaying=self._begin_to_move)
 
-    def let_in(self, store: Store, work: Callable[[], None], *used: Tensor) -> None:
-        """Does the work, which lets a batch into the store and reads the tensors `used`, by the end
+    def _begin_to_move(self) -> None:
+        self.unfinished = True
+
+    def let_in(self, work: Callable[[], None], *used: Tensor) -> None:
+        """Does the work, which lets a batch into a memory and reads the tensors `used`, by the end
         of the next `descend` or of the step; unless the step is to be repeated."""
-        if not self.lets_in:
-            return
-        store.close()
-        if parallel.capturing(used[0]):
-            store.open()
-            self.aside.start(work, *used, ended=store.open)
-            store.close()
-        else:
-            self._waiting.append((store, work))
+        if self.lets_in:
+            self._waiting.append((work, used))
 
     def finish(self) -> None:
-        """What was to be let in is in."""
-        for store, work in self._waiting:
-            store.open()
+        """Lets in what waits, and waits for what is being let in."""
+        for work, _ in self._waiting:
             work()
         self._waiting.clear()
         self.aside.wait()
 
-    def forget(self) -> None:
-        """A step has failed: what waits to be let in stays out."""
-        for store, _ in self._waiting:
-            store.open()
-        self._waiting.clear()
-        self.aside.forget()
+    def _let_in_aside(self) -> None:
+        """A captured step lets in what waits while it computes gradients: nothing in it fails."""
+        if self._waiting and parallel.capturing(self._waiting[0][1][0]):
+            for work, used in self._waiting:
+                self.aside.start(work, *used)
+            self._waiting.clear()
 
-    def _mark(self, *, several: bool) -> Mark:
+    def _mark(self) -> Mark:
         return Mark(
             [rng.get_state() for rng in self._drawing],
             [getattr(module, name).clone() for module, name in self._statistics],
             [part.mark() for part in self.parts.values()],
-            self._hold() if several else [],
         )
-
-    @torch.no_grad()
-    def _hold(self) -> list[Tensor]:
-        """Parameters, moments and what follows the network, having noted where they are; in tensors
-        that stay, since to make them anew takes four times as long as to fill them."""
-        moments = [one for kept in self.optimizer.state.values() for one in kept.values()]
-        followers = [one for part in self.parts.values() for one in part.followers()]
-        moving = [*self.trainable, *filter(torch.is_tensor, moments), *followers]
-        if [one.shape for one in moving] != [one.shape for one in self._held]:
-            self._held = [torch.empty_like(one) for one in moving]
-        torch._foreach_copy_(self._held, moving)
-        return moving
 
     @torch.no_grad()
     def _back_to(self, mark: Mark) -> None:
@@ -305,11 +267,10 @@ class Trainer:
             getattr(module, name).copy_(value)
         for part, numbers in zip(self.parts.values(), mark.parts, strict=True):
             part.back_to(numbers)
-        if mark.moving:
-            torch._foreach_copy_(mark.moving, self._held)
 
     def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
         """One optimiser step; the norm of all gradients is cut to `largest_gradient`."""
+        self._let_in_aside()
         for parameter in self.trainable:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -320,35 +281,58 @@ class Trainer:
     def descend_along(self, gradients: Sequence[Tensor]) -> None:
         """One optimiser step along these gradients. Fused optimisers read memory in order, so a
         gradient must lie there as its parameter does."""
+        self._let_in_aside()
         for parameter, gradient in zip(self.trainable, gradients, strict=True):
             alike = gradient.stride() == parameter.stride()
             parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
         self._update()
 
     def _update(self) -> None:
+        if not parallel.capturing(self.seen):
+            self._begin_to_move()
         try:
             self.optimizer.step()
         except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
             raise TrainingError(f"the optimiser cannot go on: {problem}") from problem
-        self._note_asking()
-        if self._moved is not None:
-            self._moved = True
         self.model.head.restore()  # rows that are spare or frozen stay where they are
         for part in self.parts.values():
             part.follow()
         self.finish()
 
-    def _note_asking(self) -> None:
-        """The network is asked, for features or for a gradient: perhaps when it has moved."""
-        if self._moved:
-            self._asked_again = True
-
     # ---- classes
+
+    @contextmanager
+    def undoing_rows(self, first: int, end: int) -> Iterator[None]:
+        """Takes back the rows that are added here if it fails before the network has moved; the
+        head keeps the room that is made for them first."""
+        self.make_room(end)
+        head = self.model.head
+        states = [self.optimizer.state.get(one, {}) for one in head.trainable]
+        rows = [head.free, *(value for state in states for value in state.values() if value.ndim)]
+        before = [one.clone() for one in rows]
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        try:
+            yield
+        except BaseException:
+            if not self.unfinished:
+                self.seen[first:] = False
+                self.new[first:] = False
+                self.classes_changed()
+                torch._foreach_copy_(rows, before)
+                for name, part in self.parts.items():
+                    part.load_state_dict(parts[name])
+            raise
+
+    def make_room(self, rows: int) -> None:
+        """The head has at least so many rows."""
+        while rows > self.model.head.capacity:
+            self._begin_to_move()
+            self._grow(2 * self.model.head.capacity)
+            self.unfinished = False
 
     def add_rows(self, first: int, end: int, *, train: bool = True) -> None:
         """Rows from `first` up to `end` have a class from now on; they train, or stay at birth."""
-        while end > self.model.head.capacity:
-            self._grow(2 * self.model.head.capacity)
+        self.make_room(end)
         born = slice(first, end)
         self.seen[born] = True
         self.new[born] = True

@@ -53,8 +53,7 @@ class Store(Part, ABC):
     ) -> None:
         self.capacity = capacity
         self.per_class = tuple(per_class)
-        self._closed = False
-        self._rng = rng
+        self.rng = rng
         try:
             self.x = torch.zeros(capacity + 1, *shape, dtype=dtype, device=rng.device)
         except (RuntimeError, MemoryError):
@@ -67,29 +66,9 @@ class Store(Part, ABC):
         self.size = torch.zeros((), dtype=torch.int64, device=rng.device)
         self._upto = torch.arange(1, capacity + 2, dtype=torch.int32, device=rng.device)
 
-    @property
-    def rng(self) -> torch.Generator:
-        """What every draw is made from; refused while a batch is being let in."""
-        self._refuse_closed()
-        return self._rng
-
     @abstractmethod
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """Lets in samples of the stream, or not."""
-
-    def close(self) -> None:
-        """The batch of this step is being let in: nothing is drawn until `open`."""
-        self._refuse_closed()
-        self._closed = True
-
-    def open(self) -> None:
-        self._closed = False
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise RuntimeError(
-                "a step draws before `keep`, or after `descend`, not in between; and it keeps once"
-            )
 
     def grow(self, rows: int) -> None:
         for name in self.per_class:
@@ -210,5 +189,5 @@ class Store(Part, ABC):
             one[: len(state[name])] = state[name].to(one.device)
 
     def mark(self) -> dict[str, Tensor]:
-        """Nothing: a batch is let in when nothing of the step can fail any more."""
+        """Nothing: a batch is let in when the network has moved."""
         return {}

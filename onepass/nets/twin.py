@@ -33,6 +33,7 @@ def normalising(net: Net, like: nn.Module) -> Net:
         if isinstance(own, Norms) and theirs.training:
             own.train()
             own.momentum = 0.0
+            own.num_batches_tracked = None  # or it would count in the network's own tensor
     return twin
 
 

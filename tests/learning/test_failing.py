@@ -1,18 +1,21 @@
-"""A step that fails changes nothing: not the classes, not the memory, not a generator, and not the
-statistics that the network had moved by then. Wherever it fails, and with every method."""
-
-from itertools import count
+"""A step that fails before the optimiser moves the network changes nothing: not the classes, the
+memory, a generator, nor the statistics that the network had moved by then. One that fails later
+leaves a learner that predicts, and neither learns on nor is saved."""
 
 import pytest
 import torch
 from torch import nn
 
 import onepass
-from onepass import InputError
+from onepass import InputError, TrainingError
 from onepass.learning import registry
+from onepass.learning.execution import WARM_UP, Graph
+from onepass.nets import optimisers
 
 METHODS = [info.key for info in registry.methods()]
+REPEATING = [key for key in METHODS if "repeats" not in registry.get(key).learner.cannot]
 REPLAYING = {"replay": 4, "mix": 4, "current": 2, "candidates": 6, "pool": 4, "subsets": 2}
+SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
 FIRST = [[0, 1, 0, 1], [1, 0], [0, 1, 1], [1, 0, 0]]
 # after the three last of these, which are quiet, an unseen class begins a task
 BATCHES = {
@@ -24,30 +27,30 @@ BATCHES = {
 
 
 class Boom(Exception):
-    """What the network raises."""
+    """What fails."""
 
 
 class Fuse:
-    """Burns at one of the times that the network is asked for features or for a gradient, and is
-    burnt from then on: whoever undoes a step must not ask the network either."""
+    """Burns at one of the times that the step comes by, and is burnt from then on: whoever undoes a
+    step must not ask the network either. `moved` says whether the optimiser had its turn before."""
 
     def __init__(self):
-        self.count, self.burns_at = 0, None
+        self.lay(None)
+
+    def lay(self, burns_at):
+        self.count, self.burns_at, self.moved = 0, burns_at, False
 
     def tick(self, *_):
         self.count += 1
         if self.burns_at is not None and self.count >= self.burns_at:
             raise Boom
 
-    def lay(self, burns_at):
-        self.count, self.burns_at = 0, burns_at
-
 
 FUSE = Fuse()
 
 
 class Fragile(nn.Module):
-    """Its norms have moved when its fuse burns, and both kinds of calls are counted."""
+    """Its norms have moved when the fuse burns, in a forward or in a backward."""
 
     def __init__(self):
         super().__init__()
@@ -67,10 +70,43 @@ class Fragile(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def no_fuse():
+def fuses_everywhere(monkeypatch):
+    """Also before the step, where the loss is handed over, in the optimiser when it has moved some
+    parameters, and where memories take a batch in."""
+    kind = onepass.Learner
+    taught_step, descend = kind.taught_step, kind.descend
+
+    def before_the_step(self, x, y):
+        FUSE.tick()
+        return taught_step(self, x, y)
+
+    def after_the_loss(self, loss):
+        FUSE.tick()
+        descend(self, loss)
+
+    def in_the_optimiser(self, *arguments, **named):
+        FUSE.moved = True
+        adam(self, *arguments, **named)
+        FUSE.tick()
+
+    adam = optimisers.Adam._adam
+    monkeypatch.setattr(kind, "taught_step", before_the_step)
+    monkeypatch.setattr(kind, "descend", after_the_loss)
+    monkeypatch.setattr(optimisers.Adam, "_adam", in_the_optimiser)
     FUSE.lay(None)
     yield
     FUSE.lay(None)
+
+
+def fuse_memories(learner):
+    for store in learner.stores.values():
+
+        def add(*arguments, add=store.add, **fields):
+            FUSE.tick()
+            add(*arguments, **fields)
+            FUSE.tick()
+
+        store.add = add
 
 
 def batch(labels, seed=0):
@@ -79,156 +115,193 @@ def batch(labels, seed=0):
     return y.view(-1, 1) + torch.randn(len(y), 6, generator=source), y
 
 
-def taught(key, gap=9, net=None, **settings):
+def taught(key, gap=9, net=None, batches=FIRST, **settings):
     kind = registry.get(key).learner
     small = {"memory": 12, **REPLAYING, **dict.fromkeys(kind.quick, 1)}
     chosen = {name: value for name, value in small.items() if name in kind.setting_names()}
     learner = kind(net=net or Fragile(), gap=gap, device="cpu", seed=1, **chosen, **settings)
-    for seed, labels in enumerate(FIRST):
+    for seed, labels in enumerate(batches):
         learner.learn(*batch(labels, seed))
     return learner
 
 
-def failures(learner, call):
-    """Lets `call` fail at every time that it asks the network, one after the other, until it ends;
-    says how often it failed."""
-    before, spent = learner.state_sha256(), dict(learner.spent)
+def outcomes(key, labels, gap=9, **settings):
+    """Lets a step fail at every point that it comes by, one after the other until it ends. Yields
+    the learner, its state and scores before, and whether the optimiser had its turn."""
     for burns_at in range(1, 99):
+        learner = taught(key, gap, **settings)
+        fuse_memories(learner)
+        before = learner.state_sha256(), learner.scores(batch([0, 1])[0])
         FUSE.lay(burns_at)
         try:
-            call()
+            learner.learn(*batch(labels, seed=9))
         except Boom:
-            assert learner.state_sha256() == before, f"failing at {burns_at} left a trace"
-            assert learner.spent == spent
+            moved = FUSE.moved
+            FUSE.lay(None)
+            yield learner, before, moved
         else:
             FUSE.lay(None)
-            return burns_at - 1
+            return
     raise AssertionError("it never ends")
 
 
+def expect_unfinished(learner, tmp_path):
+    """It predicts, does not learn on, and what was saved before is not overwritten."""
+    path = tmp_path / "last.pt"
+    path.write_bytes(b"the last checkpoint")
+    x, y = batch([0, 1, 0])
+    assert learner.scores(x).shape == (3, len(learner.classes))
+    assert torch.equal(learner.snapshot().predict(x), learner.predict(x))
+    calls = (
+        lambda: learner.learn(x, y),
+        learner.end_task,
+        learner.new_task,
+        lambda: learner.save(path),
+        learner.state_dict,
+    )
+    for call in calls:
+        with pytest.raises(TrainingError, match=r"unfinished.* reopen .* onepass\.open"):
+            call()
+    assert path.read_bytes() == b"the last checkpoint"
+
+
 @pytest.mark.parametrize("key", METHODS)
-@pytest.mark.parametrize("kind", BATCHES)
-def test_a_step_that_fails_changes_nothing_wherever_it_fails(key, kind):
+@pytest.mark.parametrize("kind", ["known classes", "a class that is new"])
+def test_a_step_that_fails_changes_nothing_before_the_network_moves(key, kind, tmp_path):
     gap, labels = BATCHES[kind]
-    learner, calm = taught(key, gap), taught(key, gap)
-    x, y = batch(labels, seed=9)
-    failed = failures(learner, lambda: learner.learn(x, y))
-    assert failed >= (0 if key == "gdumb" else 2), "a forward and a backward at least"
-    calm.learn(x, y)
-    assert learner.state_sha256() == calm.state_sha256(), "what failed shows later"
-    for one in (learner, calm):
-        one.learn(*batch([0, 1, 0], seed=10))
-    assert learner.state_sha256() == calm.state_sha256()
+    calm, early, late = taught(key, gap), 0, 0
+    calm.learn(*batch(labels, seed=9))
+    for learner, (state, scores), moved in outcomes(key, labels, gap):
+        early, late = early + (not moved), late + moved
+        if moved:
+            expect_unfinished(learner, tmp_path)
+            continue
+        assert learner.state_sha256() == state
+        if key != "gdumb":  # what it scores with is made anew from the memory
+            assert torch.equal(learner.scores(batch([0, 1])[0]), scores)
+        again = copied(learner)
+        again.learn(*batch(labels, seed=9))
+        assert again.state_sha256() == calm.state_sha256(), "what failed shows later"
+    if key != "gdumb":
+        assert early >= 4, "before the step, in its forward, after its loss and in its backward"
+        assert late >= 2, "in the optimiser, at the body and at the head"
 
 
-SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
+@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("kind", ["classes for which the head grows", "a class after a boundary"])
+def test_a_boundary_and_room_in_the_head_stay_and_the_next_try_is_as_the_first(key, kind):
+    gap, labels = BATCHES[kind]
+    calm = taught(key, gap)
+    calm.learn(*batch(labels, seed=9))
+    for learner, _, moved in outcomes(key, labels, gap):
+        if moved or learner.trainer.unfinished:  # as by a task's end
+            continue
+        assert learner.classes == [0, 1]
+        opened = copied(learner)
+        opened.learn(*batch(labels, seed=9))
+        assert opened.state_sha256() == calm.state_sha256()
 
 
-@pytest.mark.parametrize("key", ["finetune", "gsa", "aser", "mir", "bic"])
-def test_a_step_that_fails_in_a_repeat_changes_nothing_wherever_it_fails(key):
-    learner, calm = (taught(key, **SELF_TAUGHT) for _ in range(2))
-    x, y = batch([1, 0, 1], seed=9)
-    failed = failures(learner, lambda: learner.learn(x, y))
-    assert failed >= 2 * 4, "network, average, network again, gradients, and all of it twice"
-    calm.learn(x, y)
-    assert learner.state_sha256() == calm.state_sha256(), "what failed shows later"
-    for one in (learner, calm):
-        one.learn(*batch([0, 1, 0], seed=10))
-    assert learner.state_sha256() == calm.state_sha256()
-
-
-def interrupted_in_repeat(learner, turn, monkeypatch):
-    """Ctrl-C when a step of the learner has moved the network and the next one has begun."""
-    step, turns = learner.step, count()
-
-    def interrupted(x, y):
-        if next(turns) == turn:
-            raise KeyboardInterrupt
-        return step(x, y)
-
-    monkeypatch.setattr(learner, "step", interrupted)
-
-
-REPEATING = [key for key in METHODS if "repeats" not in registry.get(key).learner.cannot]
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "nesterov", "sgd"])
-@pytest.mark.parametrize("turn", [1, 2])
-def test_an_interrupt_between_repeats_changes_nothing_in_a_network_of_ours(
-    optimizer, turn, monkeypatch
-):
-    both = {"average": "arrivals", "distil": 1.0, "distil_from": "growing", "repeats": 3}
-    learner, calm = (taught("gsa", net="mlp", optimizer=optimizer, **both) for _ in range(2))
-    x, y = batch([1, 0, 1], seed=9)
-    before, answers = learner.state_sha256(), learner.scores(x)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        interrupted_in_repeat(learner, turn, patch)
-        learner.learn(x, y)
-    assert learner.state_sha256() == before
-    assert torch.equal(learner.scores(x), answers)
-    for one in (learner, calm):
-        one.learn(x, y)
-        one.learn(*batch([0, 7, 0], seed=10))
-    assert learner.state_sha256() == calm.state_sha256()
+def copied(learner):
+    """Another learner in the same state, without fuses in its memories."""
+    other = type(learner)(**learner.get_params())
+    other.load_state_dict(learner.state_dict())
+    return other
 
 
 @pytest.mark.parametrize("key", REPEATING)
-def test_an_interrupt_between_repeats_changes_nothing_with_any_method(key, monkeypatch):
-    learner = taught(key, net="mlp", repeats=2, average=0.9)
-    before, (x, y) = learner.state_sha256(), batch([1, 0, 1], seed=9)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        interrupted_in_repeat(learner, 1, patch)
-        learner.learn(x, y)
-    assert learner.state_sha256() == before
+def test_a_step_that_fails_in_a_repeat_is_as_one_that_fails_once(key, tmp_path):
+    refused, repeated = registry.get(key).learner.cannot, 0
+    settings = {name: value for name, value in SELF_TAUGHT.items() if name not in refused}
+    for learner, (state, _), moved in outcomes(key, [1, 0, 1], **settings):
+        if moved:
+            repeated += 1
+            expect_unfinished(learner, tmp_path)
+        else:
+            assert learner.state_sha256() == state
+            assert learner.trainer.begins, "whatever is done next is not the rest of a batch"
+            assert learner.trainer.lets_in
+    assert repeated >= 6, "in the optimiser, and all of the second repeat"
 
 
-def test_no_network_is_copied_for_a_step_that_is_not_repeated():
-    once, twice = (taught("er", net="mlp", repeats=repeats) for repeats in (1, 2))
-    assert not once.trainer._held
-    assert twice.trainer._held
-
-
-def test_repeats_alone_are_no_reason_to_copy_the_whole_learner():
-    """The memory is not written between them: what the trainer holds will do."""
-    assert not taught("er", repeats=2).trainer.may_fail_late
-    assert taught("gss", repeats=2).trainer.may_fail_late, "it asks after it has moved the network"
-
-
-def test_an_augmentation_that_fails_in_a_repeat_changes_nothing_in_a_network_of_ours():
-    calls = []
-
-    def fragile(x, rng):
-        calls.append(1)
-        if len(calls) == 10:  # the second of the two on the fifth batch
-            raise Boom
-        return x + torch.rand(x.shape, generator=rng)
-
-    learner = taught("er", net="mlp", augment=fragile, repeats=2)
-    before, (x, y) = learner.state_sha256(), batch([1, 0, 1], seed=9)
-    trainer = learner.trainer
-    with pytest.raises(Boom):
-        learner.learn(x, y)
-    assert learner.state_sha256() == before
-    assert trainer.begins, "whatever is done next is not the rest of a batch"
-    assert trainer.lets_in
-    learner.learn(x, y)
-    calls.clear()
-    calm = taught("er", net="mlp", augment=fragile, repeats=2)
-    calls.clear()
+@pytest.mark.parametrize("key", METHODS)
+def test_a_learner_that_fails_at_its_first_batch_has_learned_nothing(key):
+    x, y = batch([0, 1, 0, 1])
+    calm = taught(key, batches=[])
     calm.learn(x, y)
-    assert learner.state_sha256() == calm.state_sha256()
+    for burns_at in range(1, 99):
+        learner = taught(key, batches=[])
+        FUSE.lay(burns_at)
+        try:
+            learner.learn(x, y)
+        except (Boom, InputError):  # the latter if the network fails when its shape is asked for
+            FUSE.lay(None)
+            assert not learner.prepared
+            assert learner.classes == []
+            learner.learn(x, y)
+            assert learner.state_sha256() == calm.state_sha256()
+        else:
+            break
+    FUSE.lay(None)
 
 
 @pytest.mark.parametrize("key", ["scr", "rainbow-rt"])
 @pytest.mark.parametrize("how", ["end_task", "new_task"])
-def test_a_task_whose_end_fails_has_not_ended(key, how):
-    learner, calm = taught(key), taught(key)
-    for one in (learner, calm):  # the second time rainbow asks the network
-        one.new_task()
-        one.learn(*batch([2, 3, 2, 3], seed=8))
-    assert failures(learner, getattr(learner, how)) >= 2
-    getattr(calm, how)()
-    assert learner.state_sha256() == calm.state_sha256()
+def test_a_tasks_end_that_fails_leaves_the_learner_unfinished(key, how, tmp_path):
+    for burns_at in (1, 2):
+        learner = taught(key)
+        learner.new_task()
+        learner.learn(*batch([2, 3, 2, 3], seed=8))  # the second time rainbow asks the network
+        FUSE.lay(burns_at)
+        with pytest.raises(Boom):
+            getattr(learner, how)()
+        FUSE.lay(None)
+        expect_unfinished(learner, tmp_path)
+
+
+def test_a_learner_that_fails_while_a_captured_step_runs_is_unfinished(tmp_path, monkeypatch):
+    class Interrupted:
+        def replay(self):
+            raise KeyboardInterrupt
+
+    class OnHost(Graph):
+        def __init__(self):
+            super().__init__(())
+
+        def _eagerly(self, step, x, y):
+            return step(x, y)
+
+        def _capture(self, step, x, y):
+            return Interrupted()
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    learner = taught("er")
+    learner.trainer._engine = OnHost()
+    for seed in range(WARM_UP):
+        learner.learn(*batch([0, 1, 0], seed))
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(*batch([0, 1, 0]))
+    expect_unfinished(learner, tmp_path)
+
+
+def test_one_that_is_reopened_learns_on(tmp_path):
+    learner, calm = taught("er", net="mlp"), taught("er", net="mlp")
+    learner.save(tmp_path / "last.pt")
+    x, y = batch([0, 1, 7])
+
+    def moves_and_fails(x, y):
+        learner.descend(learner.model(learner.views(x)).sum())
+        raise Boom
+
+    learner.step = moves_and_fails
+    with pytest.raises(Boom):
+        learner.learn(x, y)
+    with pytest.raises(TrainingError, match=r"reopen the last checkpoint with onepass\.open"):
+        learner.learn(x, y)
+    opened = onepass.open(tmp_path / "last.pt", device="cpu")
+    for one in (opened, calm):
+        one.learn(x, y)
+    assert opened.state_sha256() == calm.state_sha256()
 
 
 def test_one_sample_that_batchnorm_cannot_take_changes_nothing():

@@ -42,7 +42,7 @@ def test_free_slots_of_a_reservoir_fill_first_and_then_all_goes_on_by_lot():
         one = full_reservoir()
         one.forget(slots_of(one, held(one)[:3]))
         one.add(*numbers(200, 203))
-        one._rng.manual_seed(seed)
+        one.rng.manual_seed(seed)
         one.add(*numbers(300, 301))
         entered += 300 in held(one)
     assert 20 < entered < 65  # of 300 at 10 / 74: 40.5 on average, 5.9 the deviation
@@ -55,7 +55,7 @@ def test_a_reservoir_with_room_is_as_if_the_forgotten_had_never_come():
     for first, past in ((0, 2), (5, 8)):
         without.add(*numbers(first, past))
     for store in (with_some, without):
-        store._rng.manual_seed(1)
+        store.rng.manual_seed(1)
         store.add(*numbers(10, 60))
     assert held(with_some) == held(without)
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from memories import PROPERTY, as_on_a_device, evenly, filled, generator, samples
+from memories import PROPERTY, as_on_a_device, evenly, filled, generator
 
 from onepass import InputError
 from onepass.base.parts import Samples
-from onepass.memory import Dealing, Reservoir, Store
+from onepass.memory import Reservoir, Store
 
 FIELDS = {"logits": torch.zeros(3), "task": torch.tensor(0), "twin": torch.zeros(2, 2).byte()}
 
@@ -255,30 +255,6 @@ def test_one_draw_tells_nothing_of_another():
         (one, other), _ = store.independent_slots(2, 1)
         joint[int(one), int(other)] += 1
     assert evenly(joint.flatten()) > 1e-3
-
-
-# ---- between taking a batch in and the step's end
-
-DRAWS = {
-    "draw": lambda store: store.draw(2, fallback=samples([0])),
-    "draw among": lambda store: store.draw(2, samples([0]), among=torch.ones(1).bool()),
-    "slots": lambda store: store.slots(2),
-    "slots of groups": lambda store: store.slots(2, [None, torch.ones(1).bool()]),
-    "independent slots": lambda store: store.independent_slots(2, 2),
-    "dealt": lambda store: store.dealt(2),
-    "others": lambda store: store.others(2, torch.tensor([0])),
-}
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_store_that_takes_a_batch_in_is_not_drawn_from(draw):
-    store = Dealing(3, (), torch.float32, generator())
-    store.add(torch.arange(3).float(), torch.zeros(3, dtype=torch.int64))
-    store.close()
-    with pytest.raises(RuntimeError, match="before `keep`, or after `descend`, not in between"):
-        draw(store)
-    store.open()
-    draw(store)
 
 
 # ---- a group that is all the rest

@@ -60,9 +60,10 @@ def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
 
 
 def expect_rows_for(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
-    """The head of a state has room for so many classes, and no more than a head grows to."""
+    """Refuses a head that has no room for so many classes, or as many rows as none grows to."""
+    expect_kind(state["new"], Tensor, "new")
     capacity = trainer.model.head.capacity
-    while capacity < classes:
+    while capacity < max(classes, state["new"].numel()):
         capacity *= 2
     expect_alike(state["new"], torch.zeros(capacity, dtype=torch.bool), "new")
     if bool(state["new"][classes:].any()):

@@ -20,11 +20,9 @@ class Aside:
 
     def __init__(self) -> None:
         self._used: list[Tensor] = []
-        self._ends: list[Callable[[], None]] = []
 
-    def start(self, work: Callable[[], None], *used: Tensor, ended: Callable[[], None]) -> None:
-        """Does the work, which reads the tensors `used`; `wait` calls `ended`."""
-        self._ends.append(ended)
+    def start(self, work: Callable[[], None], *used: Tensor) -> None:
+        """Does the work, which reads the tensors `used`."""
         if not capturing(used[0]):
             work()
             return
@@ -43,6 +41,4 @@ class Aside:
 
     def forget(self) -> None:
         """The step has ended, or has failed: nothing is waited for any more."""
-        for ended in self._ends:
-            ended()
-        self._used, self._ends = [], []
+        self._used = []

@@ -5,19 +5,15 @@ from __future__ import annotations
 import inspect
 import random
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from onepass.learning.checkpoint.file import open_learner
 from onepass.learning.learner import Learner
-from onepass.learning.trainer import Trainer
-from onepass.memory import Store
 from onepass.nets import ResNet18
 from onepass.streams import Stream
 from onepass.tools.checks.tools import (
@@ -54,25 +50,17 @@ def other_seed_other_bits(method: Method) -> None:
 
 def the_memory_may_take_the_batch_at_once(method: Method) -> None:
     """A captured step lets the batch into the memory while gradients are computed, any other when
-    it ends; so nothing in between may read the memory."""
+    the network has moved; so no gradient may need what the memory holds."""
     stream = small_stream()
     ends = []
     for at_once in (False, True):
         learner = teach(make(method), stream, last=10)
         if at_once and learner.capturable:
-            learner.trainer.let_in = partial(_let_in_at_once, learner.trainer)  # type: ignore[method-assign]
+            learner.trainer._let_in_aside = learner.trainer.finish  # type: ignore[method-assign]
         ends.append(state_of(teach(learner, stream, first=10, last=20)))
-        vars(learner.trainer).pop("let_in", None)
-    wanted = "a step that does not read the memory between `keep` and `descend`"
+        vars(learner.trainer).pop("_let_in_aside", None)
+    wanted = "no gradient of the step that reads the memory after `descend` has begun"
     expect_same(ends[0], ends[1], wanted)
-
-
-def _let_in_at_once(trainer: Trainer, store: Store, work: Callable[[], None], *_: Tensor) -> None:
-    if not trainer.lets_in:
-        return
-    work()
-    store.close()
-    trainer._waiting.append((store, lambda: None))  # opens the store when the step is done
 
 
 def global_generators_are_left_alone(method: Method) -> None:

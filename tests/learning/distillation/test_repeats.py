@@ -1,5 +1,5 @@
-"""A learner that repeats its steps on each batch. That a step which fails in a repeat leaves no
-trace is in `test_failing.py`."""
+"""A learner that repeats its steps on each batch. What a step that fails in a repeat leaves is in
+`test_failing.py`."""
 
 import pytest
 import torch
@@ -29,6 +29,7 @@ def learn_by_hand(learner, x, y, times):
     if known:
         learner.book.enter(labels)
     learner.steps += 1
+    trainer.unfinished = False
     return done
 
 

@@ -8,7 +8,7 @@ from onepass.nets import Aside
 
 
 class Noted:
-    """Work that writes down when it is done and when it has been waited for."""
+    """Work that writes down when it is done."""
 
     def __init__(self, streams=None):
         self.log, self.streams = [] if streams is None else streams.log, streams
@@ -18,18 +18,16 @@ class Noted:
             self.streams.note(name) if self.streams else self.log.append(name)
 
         used = used or (torch.ones(2),)
-        aside.start(work, *used, ended=lambda: self.log.append(f"{name} ended"))
+        aside.start(work, *used)
 
 
-def test_outside_of_a_capture_it_is_done_at_once_and_has_ended_when_it_is_waited_for():
+def test_outside_of_a_capture_it_is_done_at_once():
     aside, noted = Aside(), Noted()
     noted.start(aside, "one")
     noted.start(aside, "other")
     assert noted.log == ["one", "other"]
     aside.wait()
-    assert noted.log == ["one", "other", "one ended", "other ended"]
-    aside.wait()
-    assert len(noted.log) == 4
+    assert noted.log == ["one", "other"]
 
 
 def test_in_a_capture_it_is_on_a_stream_of_its_own_which_is_waited_for_once(streams):
@@ -45,8 +43,6 @@ def test_in_a_capture_it_is_on_a_stream_of_its_own_which_is_waited_for_once(stre
         "aside waits for line",
         "other on aside",
         "line waits for aside",
-        "one ended",
-        "other ended",
     ]
     streams.log.clear()
     aside.wait()
@@ -70,6 +66,6 @@ def test_a_step_that_failed_is_not_waited_for(streams):
     aside, noted = Aside(), Noted(streams)
     noted.start(aside, "work")
     aside.forget()
-    assert streams.log == ["aside waits for line", "work on aside", "work ended"]
+    assert streams.log == ["aside waits for line", "work on aside"]
     aside.wait()
-    assert len(streams.log) == 3
+    assert len(streams.log) == 2

@@ -41,11 +41,14 @@ class IgnoresItsSeed(ER):
         self.model.head.remember()
 
 
-@breaks("the_memory_may_take_the_batch_at_once", "between `keep` and `descend`")
+@breaks("the_memory_may_take_the_batch_at_once", "after `descend` has begun")
 class WeighsByItsMemory(ER):
     def descend(self, loss):
-        held = self.store.y.float().mean().clone()  # the batch may be in it by now, or not
-        super().descend(loss * (1 + held))
+        def by_memory(gradient):
+            return gradient * (1 + self.store.y.float().mean())  # the batch may be in it, or not
+
+        loss.register_hook(by_memory)
+        super().descend(loss)
 
 
 @breaks("global_generators_are_left_alone")
