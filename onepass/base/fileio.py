@@ -186,6 +186,17 @@ def parsed(text: str) -> Any:
     return content
 
 
+def parsed_object(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, Any]:
+    """Returns a JSON object; raises a ValueError that says why it is none."""
+    try:
+        content = parse(text)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not an object")
+    return content
+
+
 def glanced(text: str) -> Any:
     """As `parsed`, but three times as fast, for whoever needs a few values of very many files and
     looks at those: a number may be infinite, and a letter half of one."""

@@ -18,6 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onepass.base import devices
 from onepass.base.errors import DataError, OnepassError
+from onepass.base.text import in_a_line
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
@@ -84,11 +85,6 @@ def contents(path: str | Path) -> bytes:
         raise DataError(f"{path} has {size} bytes, and files are read up to {LARGEST}")
     with reading(path), open(path, "rb") as file:  # noqa: PTH123
         return file.read()
-
-
-def brief(problem: Exception) -> str:
-    """What another's exception says, in one line: some quote all of a file."""
-    return " ".join(str(problem).split())[:200] or type(problem).__name__
 
 
 def class_name(given: str | bytes, path: str | Path) -> str:
@@ -210,7 +206,7 @@ def opened(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"{name} cannot be read: {problem.strerror}") from None
         unknown = isinstance(problem, UnidentifiedImageError)
-        why = "of no known kind" if unknown else brief(problem)
+        why = "of no known kind" if unknown else in_a_line(problem)
         raise DataError(f"{name} is not a whole image: {why}") from None
 
 

@@ -51,12 +51,12 @@ def read(
         held = test_folder(folder)
         assert held is not None
         classes = class_names(folder / "train")
-        train, test = listed(folder / "train", classes), listed(held, classes)
+        train, test = _listed(folder / "train", classes), _listed(held, classes)
         if strange := sorted(set(class_names(held)) - set(classes)):
             raise DataError(f"{held} has the class {strange[0]!r}, which train does not have")
     elif test_fraction is not None:
         classes = class_names(folder)
-        train, test = _split(*listed(folder, classes), test_fraction)
+        train, test = _split(*_listed(folder, classes), test_fraction)
     else:
         raise DataError(
             f"{folder} has no train and test folders; for one folder of classes give a test "
@@ -82,7 +82,7 @@ def class_names(folder: Path) -> list[str]:
     return names
 
 
-def listed(folder: Path, classes: Sequence[str]) -> Files:
+def _listed(folder: Path, classes: Sequence[str]) -> Files:
     """Every image of every class, in order; a class without any is an error."""
     files: list[str] = []
     labels: list[int] = []

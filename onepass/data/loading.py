@@ -129,7 +129,7 @@ def _expect_unsaid(said: dict[str, Any], what: str, name: str) -> None:
 def _published(entry: CatalogueEntry, root: Path) -> Dataset:
     found = sources.find(entry, root)
     if found is None:
-        downloaded = cache.opened(cache.entry(entry.name, "download"))
+        downloaded = cache.open_cached(cache.entry(entry.name, "download"))
         if downloaded is None:
             raise entry.missing(root)
         return _dataset(entry.name, downloaded, entry)

@@ -11,10 +11,10 @@ import torch
 from onepass.base import inputs
 from onepass.base.errors import DataError, InputError, OnepassError
 from onepass.base.parts import Label
-from onepass.base.text import plain, shortened
+from onepass.base.text import in_a_line, plain, shortened
 from onepass.data.arrays import held_out
 from onepass.data.base import Dataset, statistics
-from onepass.data.files import Array, brief, class_name, size_of_file
+from onepass.data.files import Array, class_name, size_of_file
 from onepass.data.labels import in_order, numbered
 
 
@@ -74,7 +74,7 @@ def _read(
     except OnepassError:
         raise
     except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole {path.suffix} file: {brief(problem)}") from None
+        raise DataError(f"{path} is not a whole {path.suffix} file: {in_a_line(problem)}") from None
 
 
 def _checked(

@@ -45,17 +45,6 @@ def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     return others, torch.zeros_like(others).scatter(1, own, -to_own)
 
 
-def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """S+ and S- of one batch, by class. They add up to zero over the classes.
-
-    >>> zero = Output(torch.zeros(2, 2), torch.tensor([0, 1]), torch.ones(2))
-    >>> gradient_sums(zero, torch.tensor([True, True]))[1].tolist()
-    [-0.5, -0.5]
-    """
-    positive, negative = logit_gradients(output, seen)
-    return positive.sum(dim=0), negative.sum(dim=0)
-
-
 class Balance(Part):
     """Running sums of the two gradient parts for every class, of this task and of all."""
 

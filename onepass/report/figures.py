@@ -163,7 +163,7 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def stream(shown_stream: Stream, output: Path) -> None:
+def stream_map(shown_stream: Stream, output: Path) -> None:
     """Class against time: how many samples of each class come in each stretch of the stream."""
     check_suffix(output)
     columns = min(len(shown_stream), MOST_COLUMNS)

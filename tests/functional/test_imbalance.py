@@ -15,14 +15,19 @@ from onepass.base.parts import Output
 from onepass.functional.imbalance import (
     Balance,
     class_weight,
-    gradient_sums,
     log_class_scale,
+    logit_gradients,
 )
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 CPU = torch.device("cpu")
 BALANCED = 2 / (1 + math.exp(-1))
 SUMS = ("task_positive", "task_negative", "positive", "negative")
+
+
+def gradient_sums(output, seen):
+    """S+ and S- of a batch, by class."""
+    return [part.sum(dim=0) for part in logit_gradients(output, seen)]
 
 
 @st.composite

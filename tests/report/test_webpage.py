@@ -18,7 +18,7 @@ import onepass as package
 from onepass.data import load
 from onepass.evaluation.points import Point
 from onepass.report.html import data as collecting
-from onepass.report.html.page import ESCAPED, checksum, embedded, page
+from onepass.report.html.page import ESCAPED, embedded, page, source_hash
 from onepass.runs.folder import DAMAGED_NAME
 
 PAGE = Path(collecting.__file__).parent / "assets"
@@ -107,8 +107,8 @@ def test_the_policy_names_the_only_script_and_the_only_style() -> None:
     (style,) = elements.inside["style"]
     assert rules == {
         "default-src": "'none'",
-        "script-src": checksum(script),
-        "style-src": checksum(style),
+        "script-src": source_hash(script),
+        "style-src": source_hash(style),
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",

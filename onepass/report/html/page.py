@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from onepass.base.fileio import expect_suffix, write_output
-from onepass.report.html.data import contents
+from onepass.report.html.data import shown_in
 
 SCRIPTS = ("elements.js", "charts.js", "tables.js", "sections.js")
 ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
@@ -26,7 +26,7 @@ ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u202
 def report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Writes the page about the runs that meet every condition, and gives what it shows."""
     expect_suffix(output, "a report", ".html", ".htm")
-    shown = contents(*paths, where=where)
+    shown = shown_in(*paths, where=where)
     write_output(output, page(shown).encode())
     return shown
 
@@ -37,8 +37,8 @@ def page(shown: dict[str, Any]) -> str:
     script = "\n".join(source.joinpath(name).read_text("utf-8") for name in SCRIPTS)
     policy = {
         "default-src": "'none'",
-        "script-src": checksum(script),
-        "style-src": checksum(style),
+        "script-src": source_hash(script),
+        "style-src": source_hash(style),
         "img-src": "data:",  # the empty icon, without which browsers ask for one
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -62,7 +62,7 @@ def embedded(content: object) -> str:
     return text.translate(ESCAPED)
 
 
-def checksum(text: str) -> str:
+def source_hash(text: str) -> str:
     """By which a policy names a script or a style."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
