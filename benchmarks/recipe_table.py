@@ -40,7 +40,7 @@ def learning(line: Line) -> float:
     >>> learning({"accuracy_matrix": [[80.0, None], [50.0, 70.0]]})
     75.0
     """
-    return mean(row[task] for task, row in enumerate(line["accuracy_matrix"]))
+    return mean(float(row[task]) for task, row in enumerate(line["accuracy_matrix"]))
 
 
 def is_counted(line: Line) -> bool:

@@ -1,12 +1,18 @@
 """The examples run as they stand."""
 
+import importlib
+import math
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from registries import put_back
+from replaying import batches, small
 
+from onepass.base.parts import Output
+from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import METHODS
 from onepass.nets import NETWORKS
 from onepass.streams import STREAMS
@@ -28,15 +34,19 @@ def test_the_example_runs_and_says_something(path, capsys, monkeypatch, tmp_path
 
 
 @pytest.fixture
-def lwf(monkeypatch):
-    """Imported anew, since what it registers goes with each test."""
+def example(monkeypatch):
+    """Imports one by its name, anew, since what it registers goes with each test."""
     put_back(monkeypatch, METHODS)
-    monkeypatch.delitem(sys.modules, "lwf", raising=False)
     monkeypatch.syspath_prepend(EXAMPLES[0].parent)
-    import lwf
 
-    return lwf.LwF
+    def imported(name):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return importlib.import_module(name)
 
+    return imported
+
+
+# ---- learning without forgetting
 
 OF_A_TEACHER = (
     "a_saved_learner_goes_on_exactly",
@@ -47,14 +57,83 @@ OF_A_TEACHER = (
 
 
 @pytest.mark.parametrize("name", OF_A_TEACHER)
-def test_a_teacher_is_saved_counted_declared_and_grown(name, lwf):
-    CHECKS[name](lwf)
+def test_a_teacher_is_saved_counted_declared_and_grown(name, example):
+    CHECKS[name](example("lwf").LwF)
 
 
 @pytest.mark.slow
-def test_a_method_with_a_teacher_keeps_the_contract(lwf):
+def test_a_method_with_a_teacher_keeps_the_contract(example):
     """Nothing but what needs a GPU or a memory is exempt: passes and bytes of the previous network
     are counted and declared like any other."""
-    outcome = check_method(lwf)
+    outcome = check_method(example("lwf").LwF)
     assert not outcome.failed
     assert set(outcome.exempt) - set(NEEDS_GPU) == {"memory_reaches_the_gradient"}
+
+
+# ---- proxy-based contrastive replay
+
+
+def naive_pcr(scores, labels, weights):
+    """The paper's loss: each sample against the proxies of all samples' classes, repeats too."""
+    real = [i for i, weight in enumerate(weights) if weight]
+    losses = []
+    for i in real:
+        total = sum(math.exp(scores[i][labels[k]]) for k in real)
+        losses.append(-math.log(math.exp(scores[i][labels[i]]) / total))
+    return sum(losses) / len(losses)
+
+
+def naive_cosine(one, other):
+    dot = sum(a * b for a, b in zip(one, other, strict=True))
+    return dot / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
+
+
+@pytest.mark.parametrize("memory", [0, 3, 30])
+def test_pcr_is_the_double_loop_of_its_paper(memory, example):
+    """Features are the inputs; labels repeat, and draws are short: at first the memory is empty."""
+    learner = small(example("pcr").PCR, memory=memory, temperature=0.5)
+    learner.prepare((6,), torch.float32)
+    for x, y in batches([[0, 0, 0, 1], [2, 1], [0], [1, 2, 2, 3, 3]]):
+        proxies = learner.model.head.weight.tolist()
+        held = int(learner.store.size)
+        step = learner.learn(x, y)
+        stream, replay = step.outputs  # two views of each, which without augmentation are the same
+        for sample, scores in zip([*x, *x], stream.logits.tolist(), strict=True):
+            expected = [naive_cosine(sample.tolist(), proxy) / 0.5 for proxy in proxies]
+            assert scores == pytest.approx(expected, abs=1e-5)
+        assert stream.y.tolist() == 2 * [learner.book.row_of[label] for label in y.tolist()]
+        assert int(replay.weight.sum()) == 2 * min(12, held)
+        out = step.together
+        expected = naive_pcr(out.logits.tolist(), out.y.tolist(), out.weight.tolist())
+        assert step.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_pcr_of_one_class_is_a_constant_that_trains_nothing(example):
+    """Of n samples log n: two views of four."""
+    learner = small(example("pcr").PCR)
+    learner.prepare((6,), torch.float32)
+    (item,) = batches([[1, 1, 1, 1]])
+    assert learner.learn(*item).loss.item() == pytest.approx(math.log(8), rel=1e-6)
+    assert learner.model.head.weight.grad.abs().max() < 1e-6
+
+
+def test_pcr_of_equal_counts_is_the_cross_entropy_among_the_classes_that_are_there(example):
+    """And log n, for n samples of each."""
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    out = Output(logits, torch.tensor([0, 3, 1, 1, 0, 3]), torch.ones(6))
+    present = torch.tensor([True, True, False, True, False])
+    expected = cross_entropy(out, among=present) + math.log(2)
+    assert torch.allclose(example("pcr").proxy_contrast(out), expected)
+
+
+@pytest.mark.slow
+def test_pcr_keeps_the_contract(example):
+    """It was written from docs/extending.md alone; only what needs a GPU is left out."""
+    outcome = check_method(example("pcr").PCR)
+    assert not outcome.failed
+    assert set(outcome.exempt) <= set(NEEDS_GPU)
+
+
+@pytest.mark.parametrize("name", ["declared_images_are_counted", "the_step_stays_on_the_device"])
+def test_pcrs_two_views_are_counted_and_its_counts_stay_on_the_device(name, example):
+    CHECKS[name](example("pcr").PCR)

@@ -93,7 +93,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_wheel_is_typed_and_licensed_and_has_its_data(target: Path) -> None:
     assert (target / "onepass/py.typed").exists()
-    assert (target / "onepass/report/published.csv").stat().st_size > 1000
+    assert (target / "onepass/gsa_paper/published.csv").stat().st_size > 1000
     assert list(target.glob("onepass-*.dist-info/licenses/LICENSE"))
     (entry,) = target.glob("onepass-*.dist-info/entry_points.txt")
     assert "onepass = onepass.cli:main" in entry.read_text()

@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
-from onepass.base.errors import WriteError
+from onepass.base.errors import InputError, WriteError
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -37,6 +37,20 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_output(path: Path, content: bytes | memoryview) -> None:
+    """Writes what a user asked for, in a folder that need not be there yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: file.write(content))
+
+
+def expect_suffix(path: Path, what: str, *suffixes: str) -> None:
+    """Raises an InputError if the name of what a user asked for ends otherwise."""
+    if path.suffix.lower() not in suffixes:
+        *others, last = suffixes
+        valid = f"{', '.join(others)} or {last}" if others else last
+        raise InputError(f"the name of {what} must end in {valid}, not {path.name!r}")
 
 
 def write_json(path: Path, content: object) -> None:
@@ -169,6 +183,17 @@ def parsed(text: str) -> Any:
         written.encode(errors="surrogateescape")  # so paths of any bytes pass
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return content
+
+
+def parsed_object(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, Any]:
+    """Returns a JSON object; raises a ValueError that says why it is none."""
+    try:
+        content = parse(text)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not an object")
     return content
 
 

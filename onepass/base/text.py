@@ -58,6 +58,11 @@ def first_sentence(text: str) -> str:
     return " ".join(text.split()).split(". ")[0].rstrip(".")
 
 
+def in_a_line(problem: Exception) -> str:
+    """Returns what another's exception says, in one line; some quote all of a file."""
+    return shortened(" ".join(str(problem).split())) or type(problem).__name__
+
+
 def shortened(text: str) -> str:
     cut = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:cut]}...{text[-cut:]}"

@@ -100,7 +100,7 @@ def bench(
     for case in cases:
         case.learner()
     rows = []
-    with benchmarks.threads(count):
+    with devices.computing(count, deterministic=False):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)

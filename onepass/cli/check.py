@@ -18,6 +18,7 @@ from onepass.learning import registry
 Examples:
   onepass check my.module:MyMethod
   onepass check lwf --import lwf
+  onepass check lwf --import lwf --only the-step-stays-on-the-device
   onepass check gsa --device cuda"""
 )
 def check(
@@ -29,12 +30,21 @@ def check(
             autocompletion=shared.methods,
         ),
     ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A check to run, and no others but those named likewise; repeatable.",
+            autocompletion=shared.checks,
+        ),
+    ] = None,
     device: shared.Device = "cpu",
     imports: Imports = None,
 ) -> None:
     """Run a method against the contract.
 
-    It takes seconds to minutes; exit 1 if a check fails.
+    It takes seconds to minutes. A check that fails says what was expected, what was found and at
+    which line of the method's file; exit 1 if one does.
     """
     from onepass.learning.learner import Learner
     from onepass.tools.checks import exemptions, one_by_one
@@ -43,8 +53,8 @@ def check(
     found = plugins.named(method) if ":" in method else registry.get(method).learner
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise InputError(f"{method!r} is no class derived from onepass.Learner")
-    exempt, passed, failed = exemptions(found), 0, 0
-    for name, problem in one_by_one(found, device):
+    exempt, passed, failed = exemptions(found, only or ()), 0, 0
+    for name, problem in one_by_one(found, device, only or ()):
         words = name.replace("_", " ")
         say(f"FAILED  {words}: {' '.join(problem.split())}" if problem else f"ok      {words}")
         passed, failed = passed + (not problem), failed + bool(problem)

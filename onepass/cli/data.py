@@ -11,7 +11,7 @@ from onepass.base.errors import DataError, UnknownNameError
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import app, say
-from onepass.data.catalogue import CATALOGUE, Entry, data_root
+from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
 
 data_app = typer.Typer(
     help="What datasets are here, and whether they are whole.",
@@ -28,7 +28,7 @@ Name = Annotated[
 ]
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> CatalogueEntry:
     if name not in CATALOGUE:
         raise UnknownNameError("dataset", name, CATALOGUE)
     return CATALOGUE[name]

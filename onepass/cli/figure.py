@@ -105,7 +105,7 @@ def figure(
         )
         usual = {"tasks": data.usual_tasks(whole.name, whole.classes)}
         table = streams.filled(streams.parse(_only(drawn)), usual)
-        figures.stream(streams.make(whole, table, seed=seed), output)
+        figures.stream_map(streams.make(whole, table, seed=seed), output)
     say(str(output))
 
 

@@ -22,6 +22,7 @@ from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs.spec import PRESETS
 from onepass.streams.registry import STREAMS
+from onepass.tools.checks.names import summaries
 
 Words = list[str | tuple[str, str]]  # a word, or a word and what it means
 
@@ -48,6 +49,12 @@ def streams() -> Words:
 
 def probes() -> Words:
     return list(PROBES.summaries().items())
+
+
+def checks(incomplete: str) -> Words:
+    """Returns the names of the contract's checks, spelled as what is typed so far."""
+    spelled = "-" if "-" in incomplete else "_"
+    return [(name.replace("_", spelled), text) for name, text in summaries().items()]
 
 
 def settings(context: typer.Context) -> Words:

@@ -14,12 +14,11 @@ from onepass.base import inputs
 from onepass.base.errors import DataError, InputError
 from onepass.base.parts import Label
 from onepass.base.seeds import generator, permutation
-from onepass.base.text import quoted
+from onepass.base.text import in_a_line, quoted
 from onepass.data.base import Dataset
-from onepass.data.files import Array, brief, class_name, reading, size_of_file
+from onepass.data.files import PACKINGS, Array, class_name, reading, size_of_file
 from onepass.data.labels import in_order, numbered
 
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
 
 
@@ -77,7 +76,7 @@ def _arrays(path: Path) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole .npz of arrays: {brief(problem)}") from None
+        raise DataError(f"{path} is not a whole .npz of arrays: {in_a_line(problem)}") from None
     for name, values in arrays.items():
         if not isinstance(values, np.ndarray):
             raise DataError(f"{path} is not a .npz of arrays: {name} is none")

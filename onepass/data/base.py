@@ -155,17 +155,14 @@ def statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     >>> statistics(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))  # the second feature is constant
     ((2.0, 5.0), (1.0, 1.0))
     """
-    exact = channel_statistics if samples.dtype == torch.uint8 else float_statistics
-    mean, std = exact(samples)
+    if samples.dtype == torch.uint8:
+        mean, std = channel_statistics(samples)
+    else:
+        exact, others = samples.double(), [0, *range(2, samples.ndim)]
+        middle = exact.mean(dim=others, keepdim=True)
+        spread = (exact - middle).square().mean(dim=others).sqrt()
+        mean, std = tuple(middle.flatten().tolist()), tuple(spread.tolist())
     return mean, tuple(value or 1.0 for value in std)
-
-
-def float_statistics(samples: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per feature of vectors, or per channel of images."""
-    exact, others = samples.double(), [0, *range(2, samples.ndim)]
-    mean = exact.mean(dim=others, keepdim=True)
-    std = (exact - mean).square().mean(dim=others).sqrt()
-    return tuple(mean.flatten().tolist()), tuple(std.tolist())
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -45,13 +45,13 @@ def cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arr
     """The arrays of a dataset: mapped if they are there and whole, decoded anew if they are not, or
     if its files have changed since."""
     with _locked(folder):
-        found = opened(folder)
+        found = open_cached(folder)
         if found is not None and _meta(folder)["fingerprint"] == fingerprint:
             return found
         if found is not None:
             log.warning("the files behind %s have changed; decoding them again", folder)
         _build(folder, fingerprint, read())
-        built = opened(folder)
+        built = open_cached(folder)
     if built is None:
         raise DataError(f"{folder} was damaged while it was being written")
     return built
@@ -69,7 +69,7 @@ def _writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def opened(folder: Path) -> Arrays | None:
+def open_cached(folder: Path) -> Arrays | None:
     """The arrays in a folder, if it holds all of them as they were written."""
     if not folder.is_dir():
         return None

@@ -15,7 +15,7 @@ CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A dataset by name. `mean` and `std` are those of the paper's protocol, which normalises both
     CIFARs by the constants of CIFAR10; `mirror_is_same_class` is as in a `Dataset`; `md5` are
     published checksums of the files."""
@@ -51,7 +51,7 @@ def data_root(chosen: str | Path | None) -> Path:
 
 
 ENTRIES = (
-    Entry(
+    CatalogueEntry(
         name="mnist",
         shape=(1, 28, 28),
         train=MNIST_TRAIN,
@@ -69,7 +69,7 @@ ENTRIES = (
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
         },
     ),
-    Entry(
+    CatalogueEntry(
         name="cifar10",
         shape=(3, 32, 32),
         train=(5000,) * 10,
@@ -89,7 +89,7 @@ ENTRIES = (
             "test_batch": "40351d587109b95175f43aff81a1287e",
         },
     ),
-    Entry(
+    CatalogueEntry(
         name="cifar100",
         shape=(3, 32, 32),
         train=(500,) * 100,
@@ -105,7 +105,7 @@ ENTRIES = (
             "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
         },
     ),
-    Entry(
+    CatalogueEntry(
         name="tiny-imagenet",
         shape=(3, 64, 64),
         train=(500,) * 200,

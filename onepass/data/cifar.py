@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.base.errors import DataError
+from onepass.base.text import in_a_line
 from onepass.data import pickles
-from onepass.data.files import Array, Split, Undecoded, brief, class_name, contents, copied
+from onepass.data.files import Array, Split, Undecoded, class_name, contents, copied
 
 
 class Layout(NamedTuple):
@@ -71,7 +72,7 @@ def _batch(path: Path, labels: str) -> tuple[Array, Array]:
         pixels = pickles.array(entries["data"]).reshape(-1, 3, 32, 32)
         targets = _labels(entries[labels])
     except Exception as problem:  # whatever a description that fits nothing leads to
-        raise DataError(f"{path} is not a batch of CIFAR images: {brief(problem)}") from None
+        raise DataError(f"{path} is not a batch of CIFAR images: {in_a_line(problem)}") from None
     if pixels.dtype != np.uint8 or len(targets) != len(pixels):
         raise DataError(
             f"{path} must hold images of uint8 and a label for each; it holds {len(pixels)} of "
@@ -99,7 +100,7 @@ def _entries(path: Path) -> dict[str, Any]:
     except DataError as problem:
         raise DataError(f"{path} was refused: {problem}") from None
     except Exception as problem:  # whatever a damaged pickle leads to
-        raise DataError(f"{path} is not a whole CIFAR file: {brief(problem)}") from None
+        raise DataError(f"{path} is not a whole CIFAR file: {in_a_line(problem)}") from None
     if not isinstance(entries, dict):
         raise DataError(f"{path} is not a CIFAR file: it holds no table of entries")
     return {

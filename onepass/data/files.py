@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import stat
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onepass.base import devices
 from onepass.base.errors import DataError, OnepassError
+from onepass.base.text import in_a_line
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
@@ -24,6 +26,7 @@ BLOCK = 256
 LARGEST = 2**30  # bytes of a file that is read at once; the largest of CIFAR has 155 million
 MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, from where on Pillow warns
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
+PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 DEEPEST = 3  # folders below that of a dataset: train, <class>, images
 KINDS = {
@@ -82,11 +85,6 @@ def contents(path: str | Path) -> bytes:
         raise DataError(f"{path} has {size} bytes, and files are read up to {LARGEST}")
     with reading(path), open(path, "rb") as file:  # noqa: PTH123
         return file.read()
-
-
-def brief(problem: Exception) -> str:
-    """What another's exception says, in one line: some quote all of a file."""
-    return " ".join(str(problem).split())[:200] or type(problem).__name__
 
 
 def class_name(given: str | bytes, path: str | Path) -> str:
@@ -208,7 +206,7 @@ def opened(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"{name} cannot be read: {problem.strerror}") from None
         unknown = isinstance(problem, UnidentifiedImageError)
-        why = "of no known kind" if unknown else brief(problem)
+        why = "of no known kind" if unknown else in_a_line(problem)
         raise DataError(f"{name} is not a whole image: {why}") from None
 
 

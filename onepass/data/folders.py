@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from onepass.base.errors import DataError, InputError
-from onepass.base.seeds import generator, permutation
+from onepass.data.arrays import held_out
 from onepass.data.files import (
     Split,
     Undecoded,
@@ -50,12 +51,12 @@ def read(
         held = test_folder(folder)
         assert held is not None
         classes = class_names(folder / "train")
-        train, test = listed(folder / "train", classes), listed(held, classes)
+        train, test = _listed(folder / "train", classes), _listed(held, classes)
         if strange := sorted(set(class_names(held)) - set(classes)):
             raise DataError(f"{held} has the class {strange[0]!r}, which train does not have")
     elif test_fraction is not None:
         classes = class_names(folder)
-        train, test = _split(*listed(folder, classes), test_fraction)
+        train, test = _split(*_listed(folder, classes), test_fraction)
     else:
         raise DataError(
             f"{folder} has no train and test folders; for one folder of classes give a test "
@@ -81,7 +82,7 @@ def class_names(folder: Path) -> list[str]:
     return names
 
 
-def listed(folder: Path, classes: Sequence[str]) -> Files:
+def _listed(folder: Path, classes: Sequence[str]) -> Files:
     """Every image of every class, in order; a class without any is an error."""
     files: list[str] = []
     labels: list[int] = []
@@ -102,16 +103,11 @@ def images_in(folder: Path) -> list[str]:
 
 
 def _split(files: list[str], labels: list[int], fraction: float) -> tuple[Files, Files]:
-    if not 0 < fraction < 1:
-        raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
-    rng = generator(0, "test fraction")
-    targets, held = np.asarray(labels), np.zeros(len(labels), dtype=bool)
-    for label in np.unique(targets):
-        index = np.flatnonzero(targets == label)
-        if len(index) < 2:
-            raise DataError(f"{Path(files[index[0]]).parent} has one image, which cannot be split")
-        count = min(max(1, round(len(index) * fraction)), len(index) - 1)
-        held[index[permutation(len(index), rng).numpy()[:count]]] = True
+    targets = np.asarray(labels)
+    held = held_out(torch.from_numpy(targets), fraction).numpy()
+    if len(lone := np.flatnonzero(np.bincount(targets) < 2)):
+        place = Path(files[labels.index(lone[0])]).parent
+        raise DataError(f"{place} has one image, which cannot be split")
     splits = [([files[i] for i in np.flatnonzero(m)], targets[m].tolist()) for m in (~held, held)]
     return splits[0], splits[1]
 

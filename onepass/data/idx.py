@@ -17,7 +17,7 @@ PARTS = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTES = 0x08
 
 
-def find(folder: Path, part: str, kind: str, dimensions: int) -> Path | None:
+def _find(folder: Path, part: str, kind: str, dimensions: int) -> Path | None:
     """The file under the names in use: with a dash or a dot, compressed or not."""
     stem = f"{PARTS[part]}-{kind}"
     names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
@@ -25,7 +25,7 @@ def find(folder: Path, part: str, kind: str, dimensions: int) -> Path | None:
 
 
 def present(folder: Path) -> bool:
-    return find(folder, "train", "images", 3) is not None
+    return _find(folder, "train", "images", 3) is not None
 
 
 def read(folder: Path) -> Undecoded:
@@ -36,18 +36,18 @@ def read(folder: Path) -> Undecoded:
 def _part(folder: Path, part: str) -> Split:
     arrays = []
     for kind, dimensions in (("images", 3), ("labels", 1)):
-        path = find(folder, part, kind, dimensions)
+        path = _find(folder, part, kind, dimensions)
         if path is None:
             missing = f"{PARTS[part]}-{kind}-idx{dimensions}-ubyte(.gz)"
             raise DataError(f"{folder} has no {missing}")
-        arrays.append(array(path, dimensions))
+        arrays.append(_array(path, dimensions))
     images, labels = arrays
     if len(images) != len(labels):
         raise DataError(f"{folder}: {len(images)} {part} images, but {len(labels)} labels")
     return copied(images[:, None], labels)
 
 
-def array(path: Path, dimensions: int) -> Array:
+def _array(path: Path, dimensions: int) -> Array:
     """An idx file: magic number 0, 0, type, dimensions; sizes, big-endian; then the bytes. No more
     is decompressed than its sizes announce."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onepass.data.catalogue import CATALOGUE, Entry
+from onepass.data.catalogue import CATALOGUE, CatalogueEntry
 from onepass.data.registry import DATASETS, DatasetInfo
 
 TABLES = (".csv", ".parquet")
@@ -36,7 +36,7 @@ def usual_tasks(name: str, classes: int | None = None) -> int:
     return min(5, classes or 5)
 
 
-def _facts(name: str) -> Entry | DatasetInfo | None:
+def _facts(name: str) -> CatalogueEntry | DatasetInfo | None:
     """What is known of a dataset without loading it; of the user's own files, nothing."""
     if name in CATALOGUE or is_path(name):
         return CATALOGUE.get(name)

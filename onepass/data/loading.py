@@ -7,7 +7,6 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from onepass.base.settings import check
 from onepass.data import arrays as array_files
 from onepass.data import cache, folders, hub, sources, tabular
 from onepass.data.base import Dataset
-from onepass.data.catalogue import CATALOGUE, Entry, data_root
+from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
 from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
 from onepass.data.known import TABLES, is_known, is_path, names
 from onepass.data.registry import DATASETS
@@ -77,7 +76,7 @@ def load(
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
     name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"
-    own = {
+    own: dict[str, Any] = {
         "image_size": image_size,
         "test_fraction": test_fraction,
         "mirror_is_same_class": mirror_is_same_class,
@@ -85,17 +84,18 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
         "test": test,
     }
     _check(own)
-    if is_path(name):
-        _refuse(name, options)
-        with reading(name):
-            return _at(name, own)
-    _expect_known(name, own)
-    if name not in CATALOGUE:
-        _refuse(name, options, DATASETS[name].make)
-        return DATASETS[name].made(options)
-    _refuse(name, options)
-    with reading(data_root(root)):
-        return _published(CATALOGUE[name], data_root(root))
+    path, root = is_path(name), data_root(root)
+    if not path:
+        _expect_known(name, own)
+    made = None if path or name in CATALOGUE else DATASETS[name]
+    valid = list(inspect.signature(made.make).parameters) if made else []
+    for key in options:
+        if key not in valid:
+            raise UnknownNameError(f"option of dataset {name!r}", key, valid)
+    if made:
+        return made.made(options)
+    with reading(name if path else root):
+        return _own(name, **own) if path else _published(CATALOGUE[name], root)
 
 
 def _check(own: dict[str, Any]) -> None:
@@ -107,24 +107,10 @@ def _check(own: dict[str, Any]) -> None:
         raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
 
 
-def _at(name: str, own: dict[str, Any]) -> Dataset:
-    """The user's own files at that path."""
-    path = Path(name)
-    if path.suffix.lower() in TABLES:
-        return _tabular(path, own)
-    for key in ("label", "test"):
-        if own[key] is not None:
-            raise InputError(f"{key} is for a .csv or .parquet file, not for {name!r}")
-    same_class = own["mirror_is_same_class"] is not False
-    return _own(path, own["image_size"], own["test_fraction"], same_class)
-
-
 def _expect_known(name: str, own: dict[str, Any]) -> None:
     """A dataset of that name, of which nothing was said that is for one's own files."""
     if is_known(name):
-        for key, value in own.items():
-            if value is not None:
-                raise InputError(f"{key} is for your own files, not for {name!r}")
+        _expect_unsaid(own, "your own files", name)
     elif Path(name).is_file():
         raise _of_no_kind(Path(name))
     elif Path(name).exists():
@@ -133,19 +119,17 @@ def _expect_known(name: str, own: dict[str, Any]) -> None:
         raise UnknownNameError("dataset", name, names())
 
 
-def _refuse(
-    name: str, options: dict[str, Any], loader: Callable[..., Dataset] | None = None
-) -> None:
-    valid = list(inspect.signature(loader).parameters) if loader else []
-    for key in options:
-        if key not in valid:
-            raise UnknownNameError(f"option of dataset {name!r}", key, valid)
+def _expect_unsaid(said: dict[str, Any], what: str, name: str) -> None:
+    """Raises an InputError if something was said that is for another kind of data."""
+    for key, value in said.items():
+        if value is not None:
+            raise InputError(f"{key} is for {what}, not for {name!r}")
 
 
-def _published(entry: Entry, root: Path) -> Dataset:
+def _published(entry: CatalogueEntry, root: Path) -> Dataset:
     found = sources.find(entry, root)
     if found is None:
-        downloaded = cache.opened(cache.entry(entry.name, "download"))
+        downloaded = cache.open_cached(cache.entry(entry.name, "download"))
         if downloaded is None:
             raise entry.missing(root)
         return _dataset(entry.name, downloaded, entry)
@@ -157,7 +141,7 @@ def _published(entry: Entry, root: Path) -> Dataset:
     return _dataset(entry.name, arrays, entry)
 
 
-def download(entry: Entry) -> Dataset:
+def download(entry: CatalogueEntry) -> Dataset:
     """Fetches a dataset from the hub into the cache, where `load` finds it afterwards."""
     fetched = hub.download(entry.hub, entry.shape)
     undecoded = fetched.undecoded
@@ -189,16 +173,6 @@ def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
     return Undecoded(names, train, test)
 
 
-def _tabular(path: Path, asked: dict[str, Any]) -> Dataset:
-    for key in ("image_size", "mirror_is_same_class"):
-        if asked[key] is not None:
-            raise InputError(f"{key} is for images, not for {str(path)!r}")
-    test = None if asked["test"] is None else Path(asked["test"])
-    if test is not None and test.suffix.lower() not in TABLES:
-        raise InputError(f"test must be a .csv or .parquet file, not {str(test)!r}")
-    return tabular.read(path, asked["label"], test=test, test_fraction=asked["test_fraction"])
-
-
 def _of_no_kind(path: Path) -> DataError:
     return DataError(
         f"{path} is a file of no kind that is read here: .npz, .csv and .parquet are, and folders "
@@ -207,30 +181,46 @@ def _of_no_kind(path: Path) -> DataError:
 
 
 def _own(
-    path: Path, image_size: int | None, test_fraction: float | None, same_class: bool
+    name: str,
+    *,
+    image_size: int | None,
+    test_fraction: float | None,
+    mirror_is_same_class: bool | None,
+    label: str | None,
+    test: str | Path | None,
 ) -> Dataset:
+    """The user's own files at that path."""
+    path = Path(name)
+    if path.suffix.lower() in TABLES:
+        of_images = {"image_size": image_size, "mirror_is_same_class": mirror_is_same_class}
+        _expect_unsaid(of_images, "images", name)
+        if test is not None and Path(test).suffix.lower() not in TABLES:
+            raise InputError(f"test must be a .csv or .parquet file, not {str(test)!r}")
+        other = None if test is None else Path(test)
+        return tabular.read(path, label, test=other, test_fraction=test_fraction)
+    _expect_unsaid({"label": label, "test": test}, "a .csv or .parquet file", name)
+    same_class = mirror_is_same_class is not False
     if path.suffix.lower() == ".npz":
-        if image_size is not None:
-            raise InputError("image_size is for folders of images, not for a .npz")
+        _expect_unsaid({"image_size": image_size}, "folders of images", name)
         return array_files.read(path, test_fraction, mirror_is_same_class=same_class)
     if path.is_file():
         raise _of_no_kind(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
-    name = path.resolve().name
+    own_name = path.resolve().name
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
     arrays = cache.cached(
-        cache.entry(name, identity),
+        cache.entry(own_name, identity),
         f"{fingerprint(path)} upright",  # they were not, once, and may be cached so
         lambda: _checked(
             folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
         ),
     )
-    return _dataset(name, arrays, None, same_class)
+    return _dataset(own_name, arrays, None, same_class)
 
 
 def _dataset(
-    name: str, arrays: cache.Arrays, entry: Entry | None, same_class: bool = True
+    name: str, arrays: cache.Arrays, entry: CatalogueEntry | None, same_class: bool = True
 ) -> Dataset:
     if entry is not None:
         _compare(entry, arrays)
@@ -247,7 +237,7 @@ def _dataset(
     )
 
 
-def _checked(undecoded: Undecoded, path: Path | str, entry: Entry | None) -> Undecoded:
+def _checked(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | None) -> Undecoded:
     """Refuses what cannot be right before anything is decoded."""
     count = len(undecoded.class_names)
     if entry is not None and count != len(entry.train):
@@ -263,7 +253,7 @@ def _checked(undecoded: Undecoded, path: Path | str, entry: Entry | None) -> Und
     return undecoded
 
 
-def _compare(entry: Entry, arrays: cache.Arrays) -> None:
+def _compare(entry: CatalogueEntry, arrays: cache.Arrays) -> None:
     """Tells of images that are missing."""
     for part, y, official in (
         ("training", arrays.train_y, entry.train),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onepass.data import cifar, folders, idx, tiny_imagenet
-from onepass.data.catalogue import Entry
+from onepass.data.catalogue import CatalogueEntry
 from onepass.data.files import Undecoded
 
 
@@ -44,7 +44,7 @@ READERS = {
 }
 
 
-def find(entry: Entry, root: Path) -> Source | None:
+def find(entry: CatalogueEntry, root: Path) -> Source | None:
     """Returns the first place below the root where one of the readers finds its files."""
     for place in entry.places:
         for reader in READERS[entry.name]:

@@ -11,14 +11,14 @@ import torch
 from onepass.base import inputs
 from onepass.base.errors import DataError, InputError, OnepassError
 from onepass.base.parts import Label
-from onepass.base.text import plain, shortened
+from onepass.base.text import in_a_line, plain, shortened
 from onepass.data.arrays import held_out
 from onepass.data.base import Dataset, statistics
-from onepass.data.files import Array, brief, class_name, size_of_file
+from onepass.data.files import Array, class_name, size_of_file
 from onepass.data.labels import in_order, numbered
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """Features (n, d), and a label for each row: text or a whole number."""
 
     x: Array
@@ -66,7 +66,7 @@ def read(
 
 def _read(
     path: Path, label: str | None, features: list[str] | None = None
-) -> tuple[list[str], Rows]:
+) -> tuple[list[str], LabelledRows]:
     """The features' names, in the order of the file or as given, and the rows."""
     size_of_file(path)
     try:
@@ -74,12 +74,12 @@ def _read(
     except OnepassError:
         raise
     except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole {path.suffix} file: {brief(problem)}") from None
+        raise DataError(f"{path} is not a whole {path.suffix} file: {in_a_line(problem)}") from None
 
 
 def _checked(
     path: Path, table: Any, label: str | None, features: list[str] | None
-) -> tuple[list[str], Rows]:
+) -> tuple[list[str], LabelledRows]:
     columns = list(table.column_names)
     if twice := {name for name in columns if columns.count(name) > 1}:
         raise DataError(f"{path} has two columns {min(twice)!r}")
@@ -93,7 +93,9 @@ def _checked(
         raise DataError(f"{path} has no column {missing[0]!r}, which the training file has")
     if not wanted or not table.num_rows:
         raise DataError(f"{path} must have a row, and a column of numbers beside the label")
-    return wanted, Rows(_numbers(path, table.select(wanted)), _labels(path, table.column(label)))
+    return wanted, LabelledRows(
+        _numbers(path, table.select(wanted)), _labels(path, table.column(label))
+    )
 
 
 def _table(path: Path) -> Any:

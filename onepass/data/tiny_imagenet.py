@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onepass.base.errors import DataError
-from onepass.data.files import Split, Undecoded, brief, contents, decoded
+from onepass.base.text import in_a_line
+from onepass.data.files import PACKINGS, Split, Undecoded, contents, decoded
 
 SHAPE = (3, 64, 64)
 LARGEST = 2**26  # bytes of a file in the zip, a thousand times those of any that was published
-PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
 Read = Callable[[str], bytes]
 
 
@@ -87,7 +87,7 @@ def _zip(path: Path) -> tuple[list[str], Read]:
     try:
         archive = zipfile.ZipFile(path)
     except Exception as problem:  # whatever a damaged zip leads to
-        raise DataError(f"{path} is not a whole zip file: {brief(problem)}") from None
+        raise DataError(f"{path} is not a whole zip file: {in_a_line(problem)}") from None
     members = archive.infolist()
     inside = {one.filename.split("/", 1)[1]: one for one in members if "/" in one.filename}
     lock = threading.Lock()
@@ -104,6 +104,6 @@ def _zip(path: Path) -> tuple[list[str], Read]:
             with lock, archive.open(member) as file:
                 return file.read(LARGEST)
         except Exception as problem:  # likewise
-            raise DataError(f"{path}: {name} is damaged: {brief(problem)}") from None
+            raise DataError(f"{path}: {name} is damaged: {in_a_line(problem)}") from None
 
     return sorted(inside), content

@@ -9,7 +9,7 @@ import torch
 
 from onepass.data import cache
 from onepass.data.base import Dataset, channel_statistics
-from onepass.data.catalogue import Entry
+from onepass.data.catalogue import CatalogueEntry
 from onepass.data.loading import load
 from onepass.data.sources import find
 
@@ -21,7 +21,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def whereabouts(entry: Entry, root: Path) -> str:
+def whereabouts(entry: CatalogueEntry, root: Path) -> str:
     """Where the dataset was found, in words."""
     found = find(entry, root)
     if found is not None:
@@ -31,7 +31,7 @@ def whereabouts(entry: Entry, root: Path) -> str:
     return "missing"
 
 
-def verify(entry: Entry, root: Path) -> list[Finding]:
+def verify(entry: CatalogueEntry, root: Path) -> list[Finding]:
     """Counts per class, sizes, published checksums, and every byte of the cached arrays."""
     dataset = load(entry.name, root=root)
     findings = [Finding(True, f"found: {whereabouts(entry, root)}")]
@@ -46,7 +46,7 @@ def verify(entry: Entry, root: Path) -> list[Finding]:
     return findings
 
 
-def _checksums(entry: Entry, root: Path) -> list[Finding]:
+def _checksums(entry: CatalogueEntry, root: Path) -> list[Finding]:
     found = find(entry, root)
     if found is None:
         return []
@@ -61,7 +61,7 @@ def _checksums(entry: Entry, root: Path) -> list[Finding]:
     return findings
 
 
-def _counts(entry: Entry, dataset: Dataset) -> list[Finding]:
+def _counts(entry: CatalogueEntry, dataset: Dataset) -> list[Finding]:
     findings = []
     for part, y, official in (
         ("training", dataset.train_y, entry.train),

@@ -1,4 +1,5 @@
-"""P, N, PN and A-PN: how far the gradients on each class's logit are out of balance.
+"""P, N, PN and A-PN, how far the gradients on each class's logit are out of balance; w and v, the
+weights that GSA makes of them.
 
 For a sample k of class y the cross-entropy gradient on logit c is p_k^c - 1[c = y]. Over the
 samples trained within task t (stream and replay),
@@ -9,6 +10,7 @@ samples trained within task t (stream and replay),
     PN(t, c)  = S+(t, c) / S-(t, c)             eq. (5) for one class, as eq. (13) uses it
     A-PN(c)   = sum_r S+(r, c) / sum_r S-(r, c)                  eq. (6)
     PN(t, t') = sum_{c in L(t')} S+(t, c) / sum_{c in L(t')} S-(t, c)    eq. (5), per task
+    w_c = 2 / (1 + exp A-PN(c)),   v_c = -1 / PN(t, c)          eq. (13)
 
 Balance is -1; below it a class is being suppressed, above it boosted. Departure from the paper's
 letter: eq. (3) divides the sums of task r by its number of samples. That cancels in PN; in A-PN
@@ -18,6 +20,7 @@ words (new gradients are added to the running sums) and its code both use raw su
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -27,6 +30,8 @@ from torch import Tensor
 
 from onepass.base.devices import finest
 from onepass.base.parts import Output, Part
+
+BALANCED_W = 2 / (1 + math.exp(-1))  # A-PN is -1
 
 
 def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,17 +43,6 @@ def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     others = logits.softmax(dim=1).scatter(1, own, 0) * output.weight.unsqueeze(1)
     to_own = others.sum(dim=1, keepdim=True)  # 1 - p_y, which would cancel for a sure sample
     return others, torch.zeros_like(others).scatter(1, own, -to_own)
-
-
-def gradient_sums(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """S+ and S- of one batch, by class. They add up to zero over the classes.
-
-    >>> zero = Output(torch.zeros(2, 2), torch.tensor([0, 1]), torch.ones(2))
-    >>> gradient_sums(zero, torch.tensor([True, True]))[1].tolist()
-    [-0.5, -0.5]
-    """
-    positive, negative = logit_gradients(output, seen)
-    return positive.sum(dim=0), negative.sum(dim=0)
 
 
 class Balance(Part):
@@ -120,6 +114,28 @@ class Balance(Part):
         """PN(t, t') of a group of classes (as rows) in the running task t."""
         rows = torch.as_tensor(group, device=self.positive.device)
         return _rate(self.task_positive[rows].sum(), self.task_negative[rows].sum())
+
+
+def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
+    """Returns w of eq. (13), from S+ and S- over all tasks: between 1 and 2, and that of balance
+    where both sums are 0.
+
+    >>> class_weight(torch.tensor([0.0, 1.0, 2.0, 0.0]), -torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    tensor([1.0000, 1.4621, 1.7616, 1.4621])
+    """
+    w = 2 * torch.sigmoid(positive / negative.abs())
+    return w.nan_to_num(BALANCED_W)
+
+
+def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
+    """Returns log v of eq. (13), log |S-| - log S+, from the sums of this task; v is 1 where S+ is
+    0. A difference of logarithms, since the quotient overflows where rounding alone makes S+.
+
+    >>> log_class_scale(torch.tensor([1.0, 0.5, 0.0]), -torch.tensor([1.0, 1.0, 1.0])).exp()
+    tensor([1., 2., 1.])
+    """
+    log_v = negative.abs().log() - positive.log()
+    return log_v.nan_to_num(nan=0, posinf=0, neginf=-torch.inf)
 
 
 def _rate(positive: Tensor, negative: Tensor) -> Tensor:

@@ -47,28 +47,19 @@ Panel = dict[str, list[Result]]  # the runs of each row of the table, by name
 
 def fig1(results: Sequence[Result], output: Path) -> list[Observation]:
     """PN of four tasks while later ones are learned, and the accuracy of these tasks."""
-    panels = by_setting([result for result in results if result.tasks > 1])
-    rows = [
-        (setting, name, _courses(runs))
-        for setting, panel in panels.items()
-        for name, runs in panel.items()
-    ]
+    rows = [(of, _courses(runs)) for of, runs in _rows(results)]
     figure, grid = _sheet(len(rows), 2)
-    for axes, (setting, name, courses) in zip(grid, rows, strict=True):
-        rates = [rate for one in courses for of in range(one.tasks) for rate in one.pn_since(of)]
+    for axes, (of, courses) in zip(grid, rows, strict=True):
+        rates = [rate for one in courses for t in range(one.tasks) for rate in one.pn_since(t)]
         edge = 1.1 * min(filter(math.isfinite, rates), default=-1.0)
         _over_tasks(axes[0], courses, Course.pn_since, edge)
         axes[0].axhline(-1, color="0.4", linewidth=0.8)
         label = "PN (lowest: minus infinity)" if -math.inf in rates else "PN"
-        axes[0].set(ylabel=label, title=f"{_told(setting)}: {name}")
+        axes[0].set(ylabel=label, title=of)
         _over_tasks(axes[1], courses, Course.accuracy_since)
         axes[1].set(ylabel="accuracy (%)", ylim=(0, 102), title="accuracy of these tasks")
     _finish(figure, output)
-    return [
-        one
-        for setting, name, courses in rows
-        for one in _judged("fig1", evidence.FIG1, f"{_told(setting)}: {name}", courses)
-    ]
+    return [one for of, courses in rows for one in _judged("fig1", evidence.FIG1, of, courses)]
 
 
 def fig3(results: Sequence[Result], output: Path) -> list[Observation]:
@@ -109,14 +100,10 @@ def fig7(results: Sequence[Result], output: Path) -> list[Observation]:
 
 def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
     """Cross-entropy of the stream batch and of the replay batch while task 2 is learned."""
-    panels = by_setting([result for result in results if result.tasks > 1])
-    rows = [
-        (setting, name, runs) for setting, panel in panels.items() for name, runs in panel.items()
-    ]
+    rows = _rows(results)
     figure, grid = _sheet(len(rows), 1)
     found = []
-    for (axes,), (setting, name, runs) in zip(grid, rows, strict=True):
-        of = f"{_told(setting)}: {name}"
+    for (axes,), (of, runs) in zip(grid, rows, strict=True):
         for colour, batch in zip(COLOURS, ("stream", "replay"), strict=False):
             curves = [
                 {line["step"]: line[batch] for line in evidence.task_losses(run)} for run in runs
@@ -133,18 +120,16 @@ def loss_curves(results: Sequence[Result], output: Path) -> list[Observation]:
 def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
     """The decomposed loss against the cross-entropy of trained samples, and their gap against its
     closed form."""
-    panels = by_setting([result for result in results if result.tasks > 1])
     rows = [
-        (setting, name, samples)
-        for setting, panel in panels.items()
-        for name, runs in panel.items()
+        (of, samples)
+        for of, runs in _rows(results)
         if (samples := [one for run in runs for one in proposition.decompositions(run)])
     ]
     if not rows:
         raise InputError(f"{results[0].method} trains no sample by a softmax: nothing to decompose")
     figure, grid = _sheet(len(rows), 2)
     found = []
-    for axes, (setting, name, samples) in zip(grid, rows, strict=True):
+    for axes, (of, samples) in zip(grid, rows, strict=True):
         for colour, side in zip(COLOURS, (True, False), strict=False):
             own = [one for one in samples if one.new is side]
             style: Any = {"s": 10, "alpha": 0.6, "linewidths": 0, "color": colour}
@@ -154,7 +139,6 @@ def proposition1(results: Sequence[Result], output: Path) -> list[Observation]:
             axes[1].scatter([one.gap for one in own], gaps, **style)
         for panel in axes:
             panel.axline((0, 0), slope=1, color="0.4", linewidth=0.8)
-        of = f"{_told(setting)}: {name}"
         axes[0].set(xlabel="cross-entropy", ylabel="decomposed loss", title=of)
         axes[0].legend(frameon=False)
         axes[1].set(xlabel="gap by its closed form", ylabel="gap as measured", title="the gap")
@@ -254,6 +238,16 @@ def by_setting(results: Sequence[Result], *, joint: bool = False) -> dict[Settin
         if joint and all(result.tasks > 1 for result in inside):
             raise _without_joint(setting, inside[0].dataset_identity)
     return {setting: named_groups(inside) for setting, inside in sorted(panels.items())}
+
+
+def _rows(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """Returns the runs of each setting and row of the table, with their name; no joint training."""
+    panels = by_setting([result for result in results if result.tasks > 1])
+    return [
+        (f"{_told(setting)}: {name}", runs)
+        for setting, panel in panels.items()
+        for name, runs in panel.items()
+    ]
 
 
 def _without_joint(setting: Setting, data: str) -> InputError:

@@ -75,13 +75,8 @@ def beside(row: Row) -> tuple[str, str]:
     return listed(found), "; ".join(figure.doubt for figure in found if figure.doubt)
 
 
-def published_accuracies() -> dict[tuple[str, str, int], str]:
-    """Accuracies as printed by their sources, by method, dataset and memory."""
-    return {cell[:3]: listed(found) for cell, found in _by_cell().items() if cell[3] == "accuracy"}
-
-
 def listed(found: Sequence[Figure]) -> str:
-    """Each with its source."""
+    """Returns figures as printed, each with its source."""
     return "; ".join(f"{figure} ({figure.source})" for figure in found)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from onepass.base.errors import InputError
 from onepass.base.parts import Step
 
-Kind = Literal["auto", "eager", "graph"]
+EngineKind = Literal["auto", "eager", "graph"]
 StepFunction = Callable[[Tensor, Tensor], Step]
 Notice = Callable[[], None]
 WARM_UP = 3
@@ -119,7 +119,7 @@ def _no_garbage_collected() -> Iterator[None]:
 
 
 def make(
-    kind: Kind, capturable: bool, where: torch.device, generators: Iterable[torch.Generator]
+    kind: EngineKind, capturable: bool, where: torch.device, generators: Iterable[torch.Generator]
 ) -> Eager | Graph:
     """`auto` is a graph on a GPU, for methods whose step can be captured."""
     if kind == "graph" and where.type != "cuda":

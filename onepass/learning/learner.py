@@ -134,7 +134,7 @@ class Learner(ABC):
 
     net: str | nn.Module = "auto"
     head: Literal["trained", "frozen"] = "trained"
-    optimizer: optimisers.Kind = "adam"
+    optimizer: optimisers.OptimiserKind = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-4
     augment: Augment = "crop-grey"
@@ -143,7 +143,7 @@ class Learner(ABC):
     std: tuple[float, ...] | None = None
     seed: int = 0
     device: str = "auto"
-    engine: execution.Kind = "auto"
+    engine: execution.EngineKind = "auto"
     precision: Precision = "fp32"
     average: Rule | None = None
     mirror_scores: bool = False

@@ -25,7 +25,6 @@ from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
     Aside,
     Classifier,
-    CosineHead,
     Head,
     Precision,
     backbone,
@@ -53,7 +52,7 @@ class Training:
 
     net: str | nn.Module = "auto"
     head: Literal["trained", "frozen"] = "trained"
-    optimizer: optimisers.Kind = "adam"
+    optimizer: optimisers.OptimiserKind = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-4
     augment: Augment = "crop-grey"
@@ -62,7 +61,7 @@ class Training:
     std: tuple[float, ...] | None = None
     seed: int = 0
     device: str = "auto"
-    engine: execution.Kind = "auto"
+    engine: execution.EngineKind = "auto"
     precision: Precision = "fp32"
     average: Rule | None = None
     distil: float = 0.0
@@ -78,11 +77,6 @@ class Training:
 
 def linear_head(features: int, rng: torch.Generator) -> Head:
     return Head(features, FIRST_CAPACITY, rng)
-
-
-def cosine_head(features: int, rng: torch.Generator) -> Head:
-    """Logits are 10 times the cosines between features and rows."""
-    return CosineHead(features, FIRST_CAPACITY, rng, scale=10.0)
 
 
 class Mark(NamedTuple):

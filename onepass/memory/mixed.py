@@ -122,20 +122,24 @@ class MixedReservoir(Reservoir):
         for held, value in zip(self._places, now, strict=True):
             held.copy_(value)  # in place, where a captured step reads it
 
-    def mixed(
-        self, stream: Samples, current: int = 0, *, from_stream: bool = False
+    def mixed(self, stream: Samples) -> Samples:
+        """Returns X^mix."""
+        return self.lines(stream).take(self._places)
+
+    def mixed_and_current(
+        self, stream: Samples, current: int, *, from_stream: bool = False
     ) -> tuple[Samples, Samples]:
-        """`current` samples of the new classes (of the memory; with `from_stream` those of the
-        stream batch first), and X^mix."""
-        drawn = (self.size_of_mix, self.fill)
-        lines = Lines(self, stream, self._new, drawn)
-        if not current:
-            none = Samples(stream.x[:0], stream.y[:0], stream.weight[:0])
-            return none, lines.take(self._places)
+        """Returns X^mix, and `current` samples of the new classes: of the memory, or, with
+        `from_stream`, those of the stream batch first. Both take the same ones of the memory."""
+        lines = self.lines(stream)
         first = 0 if from_stream else lines.in_stream[NEW]
         wanted = line(NEW, first, current, self.rng.device).then(self._places)
         some, mix = lines.take(wanted).cut(current, self.size_of_mix)
-        return some, mix
+        return mix, some
+
+    def lines(self, stream: Samples) -> Lines:
+        """Returns what a mixed batch is taken from, drawn anew."""
+        return Lines(self, stream, self._new, (self.size_of_mix, self.fill))
 
 
 def line(group: int, first: Tensor | int, size: int, device: torch.device) -> Places:

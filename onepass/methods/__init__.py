@@ -1,5 +1,6 @@
 """One file for each method, and one line here for each file: the table of contents. A method
-imports `learning`, `memory`, `nets` and `functional`, no other method (`ocm_gsa` joins two)."""
+imports `learning`, `memory`, `nets` and `functional`, no other method (`ocm_gsa` joins two; what
+`gsa` does beyond its paper is in `gsa_variants`)."""
 
 from typing import TYPE_CHECKING
 

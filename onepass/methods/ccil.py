@@ -50,9 +50,9 @@ from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.learning.trainer import Trainer, cosine_head
+from onepass.learning.trainer import Trainer
 from onepass.memory import Balanced
-from onepass.nets import Head
+from onepass.nets import Head, cosine_head
 
 POWER = 0.66
 

@@ -128,7 +128,7 @@ class ER(Replay):
         return Step.of(loss, stream_out, replay_out)
 
     def balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        _, mix = store.mixed(self.as_samples(x, y))  # X^mix                          (m)
+        mix = store.mixed(self.as_samples(x, y))  # X^mix                             (m)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 

@@ -34,8 +34,7 @@ from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.learning.trainer import cosine_head
-from onepass.nets import Head
+from onepass.nets import Head, cosine_head
 
 
 @method(

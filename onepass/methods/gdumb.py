@@ -63,7 +63,7 @@ from onepass.learning.trainer import Trainer
 from onepass.memory import Balanced
 from onepass.nets import Head
 from onepass.nets.norms import Norms
-from onepass.nets.optimisers import MOMENTUM, Kind
+from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0
 NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)
@@ -203,7 +203,7 @@ class GDumb(WithMemory):
     True
     """
 
-    optimizer: Kind = "sgd"
+    optimizer: OptimiserKind = "sgd"
     lr: float = 0.05
     weight_decay: float = 1e-6
     epochs: int = 256

@@ -124,7 +124,8 @@ class GSAReleased(WithMemory):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                       (b)
         size = len(y) + self.current
-        current, mix = self.store.mixed(stream, size, from_stream=True)  # [X^new; cur], X^mix
+        # X^mix (m) and [X^new; cur] (b + cur)
+        mix, current = self.store.mixed_and_current(stream, size, from_stream=True)
         mix = mix._replace(weight=mix.weight * (self.store.size > 0))  # none of it while empty
 
         # these images are augmented twice, those of X^mix once

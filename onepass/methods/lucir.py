@@ -51,8 +51,8 @@ from onepass.functional.losses import cross_entropy, mean, one_hot
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.learning.trainer import FIRST_CAPACITY, Trainer
-from onepass.nets import Head, ScaledCosineHead
+from onepass.learning.trainer import Trainer
+from onepass.nets import FIRST_CAPACITY, Head, ScaledCosineHead
 from onepass.nets.optimisers import pad_rows
 
 HARDEST = 2

@@ -68,12 +68,11 @@ class OCMGSA(OCM, GSA):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = self.as_samples(x, y)  # X^new                                      (b)
-        terms, outputs, measured = self.objective(stream)  # T1, T2, T3 of GSA
+        terms, outputs = self.objective(self, stream)  # T1, T2, T3 of GSA
         information, _ = self.information(stream)  # L_n, L_u, L_p and the squared error of OCM
         terms = {**terms, **information}
         loss = torch.stack(list(terms.values())).sum()
 
         self.keep(x, y)
         self.descend(loss)
-        self.measure_after(measured)
         return Step.of(loss, *outputs, **terms)

@@ -5,7 +5,13 @@ one line here."""
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision
 from onepass.nets.fast import Aside, at_once, compile_kernels
-from onepass.nets.head import CosineHead, Head, ScaledCosineHead
+from onepass.nets.head import (
+    FIRST_CAPACITY,
+    CosineHead,
+    Head,
+    ScaledCosineHead,
+    cosine_head,
+)
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
@@ -18,6 +24,7 @@ from onepass.nets.twin import evaluating, normalising, refresh, renormalised
 from onepass.nets.virtual import after_step, combined, logits_with, of_free_rows
 
 __all__ = [
+    "FIRST_CAPACITY",
     "MLP",
     "NETWORKS",
     "Aside",
@@ -38,6 +45,7 @@ __all__ = [
     "build",
     "combined",
     "compile_kernels",
+    "cosine_head",
     "evaluating",
     "feature_count",
     "logits_with",

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+FIRST_CAPACITY = 16  # rows
+
 
 class Head(nn.Module):
     """One row of weights and a bias per class, with spare rows up to a capacity.
@@ -104,6 +106,11 @@ class ScaledCosineHead(CosineHead):
     def __init__(self, features: int, capacity: int, rng: torch.Generator, scale: float) -> None:
         super().__init__(features, capacity, rng, scale)
         self.scale = nn.Parameter(torch.tensor(scale))
+
+
+def cosine_head(features: int, rng: torch.Generator, scale: float = 10.0) -> CosineHead:
+    """Returns a head whose logits are `scale` times the cosines between features and rows."""
+    return CosineHead(features, FIRST_CAPACITY, rng, scale)
 
 
 def _birth(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch.optim.sgd import sgd
 
 from onepass.nets import at_once
 
-Kind = Literal["adam", "adamw", "sgd", "nesterov"]
+OptimiserKind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
 EPS = 1e-8
 MOMENTUM = 0.9
@@ -154,7 +154,7 @@ def _moving(group: dict[str, Any]) -> tuple[list[Any], list[Any]]:
 
 
 def make(
-    kind: Kind,
+    kind: OptimiserKind,
     parameters: Iterable[nn.Parameter],
     lr: float,
     decay: float,

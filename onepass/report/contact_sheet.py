@@ -10,8 +10,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from onepass.base.errors import InputError
-from onepass.base.fileio import write_atomically
+from onepass.base.fileio import expect_suffix, write_atomically
 from onepass.base.text import plain
 
 MOST = 40  # images of a class on its line
@@ -23,8 +22,7 @@ LONGEST_NAME = 30  # letters
 
 def draw(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
     """A line of images (n, c, h, w) for each name, no more than 40, as a .png file."""
-    if output.suffix != ".png":
-        raise InputError(f"a sheet is written as .png, not as {str(output)!r}")
+    expect_suffix(output, "a sheet", ".png")
     shown = [(_short(plain(name)), images[:MOST]) for name, images in lines]
     height, width = shown[0][1].shape[2:]
     times = max(1, -(-LEAST_SIDE // max(height, width)))

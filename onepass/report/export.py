@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from onepass.base.errors import InputError
-from onepass.base.fileio import write_atomically
+from onepass.base.fileio import expect_suffix, write_output
 from onepass.base.text import plain
 from onepass.report.table import Table, comma_separated
 from onepass.runs.result import Result
@@ -24,14 +24,11 @@ FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == fl
 def export(results: Sequence[Result], output: Path) -> int:
     """Writes every run once, wherever it lies, and says how many there are."""
     ways = {".csv": _csv, ".parquet": _parquet}
-    if output.suffix not in ways:
-        raise InputError(f"the name of an export must end in .csv or .parquet, not {output.name!r}")
+    expect_suffix(output, "an export", *ways)
     rows = [_row(result) for result in _once(results)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: [row.get(name) for row in rows] for name in names}
-    content = ways[output.suffix](columns)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda file: file.write(content))
+    write_output(output, ways[output.suffix.lower()](columns))
     return len(rows)
 
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from onepass.base.errors import InputError
-from onepass.base.fileio import write_atomically
+from onepass.base.fileio import expect_suffix, write_output
 from onepass.base.text import plain
 from onepass.evaluation.points import Point
 from onepass.report.rows import Spread, grouped, summarise
@@ -163,7 +163,7 @@ def _bars(axes: Axes, groups: dict[str, list[Result]]) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def stream(shown_stream: Stream, output: Path) -> None:
+def stream_map(shown_stream: Stream, output: Path) -> None:
     """Class against time: how many samples of each class come in each stretch of the stream."""
     check_suffix(output)
     columns = min(len(shown_stream), MOST_COLUMNS)
@@ -191,10 +191,8 @@ def save(figure: Figure, output: Path) -> None:
     """The whole picture, or the one that was there before."""
     drawn = io.BytesIO()  # what draws would turn a full disk into an error that does not say so
     figure.savefig(drawn, format=output.suffix[1:].lower())
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda file: file.write(drawn.getbuffer()))
+    write_output(output, drawn.getbuffer())
 
 
 def check_suffix(output: Path) -> None:
-    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"a picture's name must end in .png, .svg or .pdf, not {output.name!r}")
+    expect_suffix(output, "a picture", ".png", ".svg", ".pdf")

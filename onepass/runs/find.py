@@ -215,7 +215,7 @@ def _finished(folder: str, parse: Parse) -> FoundRun:
 
 def _line(text: str, place: str, parse: Parse) -> FoundRun:
     try:
-        content = _object(text, parse)
+        content = fileio.parsed_object(text, parse)
     except ValueError as problem:
         return _damaged(place, str(problem))
     return replace(_checked(place, content), foreign=not NEEDED.keys() <= content.keys())
@@ -257,7 +257,7 @@ def _steps_done(folder: Path) -> int:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
             *_, last, _ = (b"\n" + file.read()).split(b"\n")  # what has no end is not whole
-        step = _object(last.decode()).get("step")
+        step = fileio.parsed_object(last.decode()).get("step")
     except (OSError, ValueError):
         return 0
     return step if isinstance(step, int) else 0
@@ -269,14 +269,4 @@ def _damaged(where: str, problem: str, folder: str | None = None) -> FoundRun:
 
 def _read(path: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a Path takes longer than the file
-        return _object(file.read(), parse)
-
-
-def _object(text: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
-    try:
-        content = parse(text)
-    except ValueError:
-        raise ValueError("it is not JSON") from None
-    if not isinstance(content, dict):
-        raise ValueError("it is not an object")
-    return content
+        return fileio.parsed_object(file.read(), parse)

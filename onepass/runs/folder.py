@@ -170,12 +170,9 @@ class RunFolder:
         try:
             *whole, last = path.read_text("utf-8").split("\n")
             half = [last] if last and self.result_file.exists() else []
-            found = [fileio.parsed(line) for line in [*whole, *half]]
+            return [fileio.parsed_object(line) for line in [*whole, *half]]
         except (OSError, ValueError):
-            raise RunError(f"{path} is damaged: a line is not JSON") from None
-        if not all(isinstance(line, dict) for line in found):
-            raise RunError(f"{path} is damaged: a line is not an object")
-        return found
+            raise RunError(f"{path} is damaged: a line is not a JSON object") from None
 
     def append(self, key: str, lines: Sequence[str]) -> None:
         fileio.append(self.lines_file(key), _as_text(lines))
@@ -319,12 +316,10 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     if not _is_there(path):
         return None
     try:
-        content = fileio.parsed(path.read_text("utf-8"))
-    except ValueError:
-        raise RunError(f"{path} is damaged: it is not JSON") from None
-    if not isinstance(content, dict):
-        raise RunError(f"{path} is damaged: it is not an object")
-    return content
+        return fileio.parsed_object(path.read_text("utf-8"))
+    except ValueError as problem:
+        told = "it is not UTF-8" if isinstance(problem, UnicodeError) else problem
+        raise RunError(f"{path} is damaged: {told}") from None
 
 
 def _describes_a_run(content: dict[str, Any]) -> bool:

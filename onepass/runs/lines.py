@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ log = logging.getLogger("onepass")
 
 def read(path: Path) -> list[Result]:
     """Returns the results of a file, in its order; each one's `out` is the place of its line."""
-    return [Result.read(content(line, place), place) for place, line in texts(path)]
+    return [Result.read(_content(line, place), place) for place, line in texts(path)]
 
 
 def append(path: Path, result: Result, *, once: bool = False) -> None:
@@ -48,7 +47,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
     if last.strip():  # no line end: written by hand, or cut short
         place = f"{path}:{len(whole) + 1}"
         try:
-            content(last, place)
+            _content(last, place)
         except RunError:
             log.warning("%s is passed over: it was cut short", place)
         else:
@@ -56,15 +55,12 @@ def texts(path: Path) -> list[tuple[str, str]]:
     return [(f"{path}:{n}", line) for n, line in enumerate(whole, start=1) if line.strip()]
 
 
-def content(line: str, place: str, parse: Callable[[str], Any] = fileio.parsed) -> dict[str, Any]:
-    """What a line says; nothing is asked of it but that it is a JSON object."""
+def _content(line: str, place: str) -> dict[str, Any]:
+    """Returns what a line says; raises a RunError if it is no JSON object."""
     try:
-        found = parse(line)
-    except ValueError:
-        raise RunError(f"{place} is damaged: it is not JSON") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{place} is damaged: it is not an object")
-    return found
+        return fileio.parsed_object(line)
+    except ValueError as problem:
+        raise RunError(f"{place} is damaged: {problem}") from None
 
 
 def is_lines(path: Path) -> bool:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -205,16 +204,6 @@ def _time(call: Callable[[], Any], count: int, device: str) -> float:
     if device != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter() - began
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _peak(device: str) -> float | None:

@@ -45,6 +45,8 @@ def type_(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("onepass list settings mi", {"mir"}),
         ("onepass data check m", {"mnist"}),
         ("onepass run gsa --prec", {"--precision"}),
+        ("onepass check er --only the_h", {"the_head_grows"}),
+        ("onepass check er --only the-h", {"the-head-grows"}),
         ("onepass table runs/ --format c", {"csv"}),
         ("onepass predict mod", set()),  # left to the shell, which knows files
     ],
@@ -56,7 +58,9 @@ def test_words_are_those_that_could_stand_there(
     assert set(onepass().out.split()) == words
 
 
-@pytest.mark.parametrize("line", ["onepass run er gsa ", "onepass run gsa --set mi"])
+@pytest.mark.parametrize(
+    "line", ["onepass run er gsa ", "onepass run gsa --set mi", "onepass check er --only the"]
+)
 def test_torch_is_not_needed(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     type_(line, monkeypatch)
     first = onepass()

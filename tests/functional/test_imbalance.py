@@ -8,15 +8,26 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_gsa import Sums
-from replaying import as_batch
+from replaying import as_batch, double
 from torch import Tensor
 
 from onepass.base.parts import Output
-from onepass.functional.imbalance import Balance, gradient_sums
+from onepass.functional.imbalance import (
+    Balance,
+    class_weight,
+    log_class_scale,
+    logit_gradients,
+)
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 CPU = torch.device("cpu")
+BALANCED = 2 / (1 + math.exp(-1))
 SUMS = ("task_positive", "task_negative", "positive", "negative")
+
+
+def gradient_sums(output, seen):
+    """S+ and S- of a batch, by class."""
+    return [part.sum(dim=0) for part in logit_gradients(output, seen)]
 
 
 @st.composite
@@ -240,3 +251,66 @@ def test_p_and_n_are_means_over_the_samples_of_the_task():
     torch.testing.assert_close(balance.p()[:2] / balance.n()[:2], balance.pn()[:2])
     balance.new_task()
     assert float(balance.samples) == 0
+
+
+# ---- w and v
+
+
+@pytest.mark.parametrize(
+    ("a_pn", "w"), [(0, 1), (-0.5, 1.24492), (-1, 1.46212), (-2, 1.76159), (-math.inf, 2)]
+)
+def test_w_has_the_papers_values(a_pn, w):
+    negative = double([-1.0 if a_pn > -math.inf else 0.0])
+    positive = double([-a_pn if a_pn > -math.inf else 1.0])
+    assert class_weight(positive, negative).item() == pytest.approx(w, abs=1e-5)
+
+
+def test_w_and_v_grow_where_the_paper_wants_them_to():
+    positive, negative = double([0.1, 1, 5, 20]), double([-3, -3, -3, -3])
+    assert bool((class_weight(positive, negative).diff() > 0).all())
+    assert bool((log_class_scale(positive, negative).diff() < 0).all())
+
+
+def test_v_is_the_negative_inverse_of_pn():
+    positive, negative = double([0.5, 2, 3]), double([-1, -2, -0.3])
+    v = log_class_scale(positive, negative).exp()
+    assert v.tolist() == pytest.approx([2, 1, 0.1])
+
+
+def test_classes_without_own_samples_or_without_negatives_have_defined_rates():
+    never_own, never_other, neither = (3.0, 0.0), (0.0, -3.0), (0.0, 0.0)
+    positive, negative = double([never_own, never_other, neither]).unbind(1)
+    assert class_weight(positive, negative).tolist() == pytest.approx([2, 1, BALANCED])
+    assert log_class_scale(positive, negative).exp().tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("least", [1e-300, 1e-308, 1e-311, 5e-324])
+def test_log_v_stays_finite_however_little_pushes_a_class_down(least):
+    (log_v,) = log_class_scale(double([least]), double([-5.0])).tolist()
+    assert log_v == pytest.approx(math.log(5) - math.log(least))
+
+
+@PROPERTY
+@given(
+    st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4),
+    st.lists(st.floats(-1e3, -1e-3), min_size=4, max_size=4),
+    st.floats(1e-3, 1e3),
+)
+def test_one_common_factor_on_all_sums_changes_no_rate(positive, negative, factor):
+    down, up = double(positive), double(negative)
+    torch.testing.assert_close(class_weight(factor * down, factor * up), class_weight(down, up))
+    torch.testing.assert_close(
+        log_class_scale(factor * down, factor * up), log_class_scale(down, up), atol=1e-9, rtol=0
+    )
+
+
+@PROPERTY
+@given(st.permutations(range(4)), st.integers(0, 1000))
+def test_permuting_the_classes_permutes_w_and_v(order, seed):
+    source = torch.Generator().manual_seed(seed)
+    positive = torch.rand(4, generator=source, dtype=torch.float64)
+    negative = -torch.rand(4, generator=source, dtype=torch.float64)
+    order = torch.tensor(order)
+    for rate in (class_weight, log_class_scale):
+        permuted = rate(positive[order], negative[order])
+        torch.testing.assert_close(permuted, rate(positive, negative)[order])

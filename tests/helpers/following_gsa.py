@@ -14,6 +14,7 @@ from torch import Tensor
 
 import onepass
 from onepass.base.parts import Output
+from onepass.methods.gsa_variants import rates
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 BALANCED = 2 / (1 + math.exp(-1))
@@ -93,7 +94,7 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
                 new = new | {rows[label]}
         seen = set(rows.values())
         sides = (seen - new, new)
-        earlier = learner.rates() if learner.steps and learner.update == "after" else None
+        earlier = rates(learner) if learner.steps and learner.update == "after" else None
         with kept_logits() as kept:
             step = learner.learn(x, y)
         first, mixed = (as_batch(output) for output in step.outputs)
@@ -125,7 +126,7 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
             step=step,
             case=case,
             terms=naive.terms(*case),
-            rates=(learner.rates() if learner.update == "before" else earlier),
+            rates=(rates(learner) if learner.update == "before" else earlier),
             gradient=in_batches([logits.grad for logits in kept], copies, size),
             sums=sums,
         )

@@ -234,7 +234,7 @@ def test_a_mixed_batch_has_its_shares_of_both_lines_and_some_more_of_the_new_one
 ):
     store, given_stream = mixing(kept, size, seed, fill), negative(stream)
     state = store.rng.get_state()
-    some, mix = store.mixed(given_stream, current, from_stream=from_stream)
+    mix, some = store.mixed_and_current(given_stream, current, from_stream=from_stream)
     store.rng.set_state(state)
     most = size if fill is None else fill
     lines = Lines(store, given_stream, IS_NEW, (size, most))
@@ -250,9 +250,8 @@ def test_a_mixed_batch_has_its_shares_of_both_lines_and_some_more_of_the_new_one
 @PROPERTY
 @given(streams, memories, st.integers(1, 9), st.integers(1, 6), st.integers(0, 10**6))
 def test_the_mix_is_the_same_whether_more_is_asked_for_or_not(stream, kept, size, current, seed):
-    alone, beside = (
-        mixing(kept, size, seed).mixed(negative(stream), count)[1] for count in (0, current)
-    )
+    alone = mixing(kept, size, seed).mixed(negative(stream))
+    beside, _ = mixing(kept, size, seed).mixed_and_current(negative(stream), current)
     for one, other in zip(alone, beside, strict=True):
         assert torch.equal(one, other)
 
@@ -292,7 +291,7 @@ def test_other_classes_change_the_next_mix_where_a_captured_step_reads_it():
     counts = []
     for classes in (IS_NEW, new):
         store.classes_are(torch.ones(4, dtype=torch.bool), classes)
-        mix = store.mixed(stream)[1]
+        mix = store.mixed(stream)
         assert bool(mix.weight.all())
         counts.append(int(classes[mix.y].sum()))
     assert counts == [3, 1]
@@ -303,7 +302,7 @@ def test_a_limit_on_new_samples_of_the_memory_leaves_places_at_weight_0():
     store = mixing(
         [1] * 12, size=8, fill=2, shares=lambda size, new, seen: (0 * new, size + 0 * new)
     )
-    mix = store.mixed(negative([3]))[1]
+    mix = store.mixed(negative([3]))
     assert mix.weight.tolist() == [1] * 3 + [0] * 5
     assert mix.x[0] == -1
     assert len({*mix.x[1:3].tolist()}) == 2

@@ -10,7 +10,6 @@ from onepass import GSA, OCM, OCMGSA
 from onepass.base.errors import InputError
 from onepass.base.parts import Images
 from onepass.methods import ocm as ocm_module
-from onepass.methods.gsa import Objective
 
 LABELS = [[0, 1, 1], [1, 0], [0, 1, 0], BOUNDARY, [2, 3, 0], [3, 2], BOUNDARY, [4], [5, 4, 1]]
 
@@ -49,7 +48,7 @@ def test_without_contrast_it_is_gsa(update, monkeypatch):
 
 def test_without_the_objective_of_gsa_it_is_ocm_without_cross_entropy(monkeypatch):
     nothing = torch.zeros(())
-    monkeypatch.setattr(OCMGSA, "objective", lambda *_: Objective({"T1": nothing}, (), ()))
+    monkeypatch.setattr(GSA, "by_the_paper", lambda *_: ({"T1": nothing}, ()))
     monkeypatch.setattr(ocm_module, "cross_entropy", lambda *_, **__: nothing)
     one = learned(learner(OCMGSA), stream())
     other = learned(learner(OCM), stream())

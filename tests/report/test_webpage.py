@@ -18,7 +18,7 @@ import onepass as package
 from onepass.data import load
 from onepass.evaluation.points import Point
 from onepass.report.html import data as collecting
-from onepass.report.html.page import ESCAPED, checksum, embedded, page
+from onepass.report.html.page import ESCAPED, embedded, page, source_hash
 from onepass.runs.folder import DAMAGED_NAME
 
 PAGE = Path(collecting.__file__).parent / "assets"
@@ -107,8 +107,8 @@ def test_the_policy_names_the_only_script_and_the_only_style() -> None:
     (style,) = elements.inside["style"]
     assert rules == {
         "default-src": "'none'",
-        "script-src": checksum(script),
-        "style-src": checksum(style),
+        "script-src": source_hash(script),
+        "style-src": source_hash(style),
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -326,7 +326,7 @@ def test_what_cannot_be_reported_is_a_line_and_writes_nothing(runs: Path, tmp_pa
         assert "there is no run in" in refused("report", tmp_path / "empty", *output)
         assert "there is no folder" in refused("report", tmp_path / "gone", *output)
         wrong = refused("report", runs, "-o", tmp_path / "report.pdf")
-        assert "must end in .html, not 'report.pdf'" in wrong
+        assert "must end in .html or .htm, not 'report.pdf'" in wrong
     assert onepass("report", runs, "-o", tmp_path / "new/report.html").status == 0
     assert onepass("report", runs, *output).status == 0
     assert "of yesterday" not in (tmp_path / "report.html").read_text()

@@ -17,7 +17,7 @@ from onepass.base.expect import expect_alike, expect_kind, expect_number
 from onepass.base.fileio import write_atomically
 from onepass.base.parts import Images, Label
 from onepass.base.settings import configured
-from onepass.base.text import quoted, shortened
+from onepass.base.text import in_a_line, quoted, shortened
 from onepass.functional.views import Augment
 from onepass.learning import registry
 from onepass.learning.divergence import expect_finite
@@ -174,8 +174,7 @@ def restored(
             return _made(content, settings)
     except Exception as problem:  # whatever a file that fits nothing leads to
         what = "this onepass" if net is None else "the network that was given"
-        told = " ".join(str(problem).split())  # torch tells some of its own in several lines
-        raise CheckpointError(f"{path} does not fit {what}: {told}") from None
+        raise CheckpointError(f"{path} does not fit {what}: {in_a_line(problem)}") from None
     given = " and ".join(missing)
     raise CheckpointError(
         f"{path} was made with code of its own, which no file holds: open it with {given}"

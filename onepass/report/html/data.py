@@ -33,7 +33,7 @@ PROTOCOL = (
 Map = list[list[float | None]]
 
 
-def contents(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
+def shown_in(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
     runs, passed_over = recorded(*paths, where=where)
     by_place = {run.found.where: run for run in runs}

@@ -16,23 +16,18 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from onepass.base.errors import InputError
-from onepass.base.fileio import write_atomically
-from onepass.report.html.data import contents
+from onepass.base.fileio import expect_suffix, write_output
+from onepass.report.html.data import shown_in
 
-SUFFIXES = (".html", ".htm")
 SCRIPTS = ("elements.js", "charts.js", "tables.js", "sections.js")
 ESCAPED = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
 
 def report(paths: list[Path], output: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Writes the page about the runs that meet every condition, and gives what it shows."""
-    if output.suffix not in SUFFIXES:
-        raise InputError(f"the name of a report must end in .html, not {output.name!r}")
-    shown = contents(*paths, where=where)
-    content = page(shown).encode()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, lambda file: file.write(content))
+    expect_suffix(output, "a report", ".html", ".htm")
+    shown = shown_in(*paths, where=where)
+    write_output(output, page(shown).encode())
     return shown
 
 
@@ -42,8 +37,8 @@ def page(shown: dict[str, Any]) -> str:
     script = "\n".join(source.joinpath(name).read_text("utf-8") for name in SCRIPTS)
     policy = {
         "default-src": "'none'",
-        "script-src": checksum(script),
-        "style-src": checksum(style),
+        "script-src": source_hash(script),
+        "style-src": source_hash(style),
         "img-src": "data:",  # the empty icon, without which browsers ask for one
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -67,7 +62,7 @@ def embedded(content: object) -> str:
     return text.translate(ESCAPED)
 
 
-def checksum(text: str) -> str:
+def source_hash(text: str) -> str:
     """By which a policy names a script or a style."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

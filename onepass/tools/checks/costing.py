@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensorMode,
+)
 
 from onepass.base.parts import Images
 from onepass.learning.image_counts import images_of
@@ -18,16 +23,23 @@ from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.streams import ClassIncremental, Stream
 from onepass.tools.checks.tools import (
+    SCORED,
     Method,
+    UnmetError,
     dataset,
     expect,
+    expect_finite,
+    expect_same,
     make,
     samples,
     small_stream,
+    state_of,
     taught,
     teach,
 )
 from onepass.tools.forward_counter import watched
+
+BUILT = "make_store build"  # where to look
 
 
 def declared_images_are_counted(method: Method) -> None:
@@ -47,7 +59,7 @@ def _expect_declared(learner: Learner, stream: Stream, index: int) -> None:
         scored=sum(one.images for one in passes if not one.graded),
     )
     declared = images_of(learner, len(stream.indices(index)))
-    expect(found == declared, f"{found} counted, {declared} declared")
+    expect(found == declared, f"the declared {declared} of a step", f"{found} counted", "cost step")
 
 
 def an_average_may_teach(method: Method) -> None:
@@ -59,11 +71,17 @@ def an_average_may_teach(method: Method) -> None:
     learner = make(method, engine="eager", mirror=True, **taught(method))
     teach(learner, stream, last=2)
     teach(learner, stream, first=20, last=22)
-    expect(len(learner.classes) > 16, "the head did not grow")
+    known = len(learner.classes)
+    expect(
+        known > 16, "a head that grows beyond 16 classes", f"{known} classes", "classes make_head"
+    )
     _expect_declared(learner, stream, 22)
     held = [image.numpy().tobytes() for image in learner.kept.x.cpu()]
-    expect(len(set(held)) == len(held), "the memory took a sample more than once")
-    expect(bool(torch.isfinite(learner.scores(samples(stream))).all()), "a score is not finite")
+    twice = len(held) - len(set(held))
+    wanted = "a memory that takes each sample once, however often a step is repeated"
+    expect(not twice, wanted, f"{twice} samples more than once", "keep step")
+    scores = learner.scores(samples(stream))
+    expect_finite(scores, "scores with an average that teaches", SCORED)
 
 
 def memory_is_bounded(method: Method) -> None:
@@ -73,7 +91,8 @@ def memory_is_bounded(method: Method) -> None:
     before = _bytes(learner.state_dict())
     teach(learner, stream, first=17)
     after = _bytes(learner.state_dict())
-    expect(after == before, f"the state grew from {before} to {after} bytes")
+    wanted = f"a state that stays at {before} bytes once the memory is full"
+    expect(after == before, wanted, f"{after} bytes", "build step")
 
 
 def kept_bytes_are_declared(method: Method) -> None:
@@ -84,11 +103,13 @@ def kept_bytes_are_declared(method: Method) -> None:
     wanted = learner.get_params().get("memory")
     if wanted is not None:
         held = sum(store.capacity for store in stores_of(learner))
-        expect(held == wanted, f"there are {held} places for samples instead of {wanted}")
+        places = f"{held} places for samples"
+        expect(held == wanted, f"as many places as `memory` says, {wanted}", places, BUILT)
     declared = memory_bytes(learner) + copy_bytes(learner)
     kept = _bytes(learner.state_dict()["parts"])
     slack = 64 * learner.model.head.capacity  # statistics: a few numbers for each class
-    expect(declared <= kept <= declared + slack, f"{kept} bytes kept, {declared} declared")
+    said = f"the declared {declared} bytes, and up to {slack} of statistics"
+    expect(declared <= kept <= declared + slack, said, f"{kept} bytes kept", BUILT)
 
 
 def the_memory_holds_raw_samples(method: Method) -> None:
@@ -104,7 +125,8 @@ def the_memory_holds_raw_samples(method: Method) -> None:
         for slot in range(int(store.size)):
             label = learner.classes[int(store.y[slot])]
             kept = (store.x[slot].cpu().numpy().tobytes(), label)
-            expect(kept in given, f"slot {slot} of the memory holds what the stream never gave")
+            wanted = "samples in the memory as they came, with their own labels"
+            expect(kept in given, wanted, f"one in slot {slot} that the stream never gave")
 
 
 def a_learner_is_freed_at_once(method: Method) -> None:
@@ -118,7 +140,8 @@ def a_learner_is_freed_at_once(method: Method) -> None:
     gc.disable()
     try:
         del learner
-        expect(network() is None, "something still holds the network: a cycle of references")
+        wanted = "a network that is freed with its learner"
+        expect(network() is None, wanted, "that a cycle of references holds it", "build step")
     finally:
         if collecting:
             gc.enable()
@@ -136,7 +159,8 @@ def modes_are_restored(method: Method) -> None:
     before = flags()
     teach(learner, stream, first=12, last=13)
     learner.predict(samples(stream))
-    expect(flags() == before, "a mode or a requires_grad was left changed")
+    wanted = "modes and requires_grad as they were before a step"
+    expect(flags() == before, wanted, "that one was left changed")
 
 
 def the_step_stays_on_the_device(method: Method) -> None:
@@ -152,8 +176,12 @@ def the_step_stays_on_the_device(method: Method) -> None:
         with FakeCopyMode(mode):
             fake = copy.deepcopy(learner, clones)
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
-        with mode:
-            fake.trainer.once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
+        try:
+            with mode:
+                fake.trainer.once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
+        except (DataDependentOutputException, DynamicOutputShapeException) as problem:
+            wanted = "a step without a shape, or a value on the host, that depends on data"
+            raise UnmetError(wanted, problem.func, "step") from problem
 
 
 def devices_agree(method: Method) -> None:
@@ -164,7 +192,8 @@ def devices_agree(method: Method) -> None:
         float(make(method, device=name, augment="none").learn(x, y).loss)
         for name in ("cpu", "cuda")
     ]
-    expect(abs(losses[0] - losses[1]) < 1e-4, f"losses on host and GPU: {losses}")
+    host, gpu = losses
+    expect(abs(host - gpu) < 1e-4, f"the loss of the host, {host:.6g}, on a GPU", f"{gpu:.6g}")
 
 
 def a_graph_gives_the_same_bits(method: Method) -> None:
@@ -180,8 +209,8 @@ def a_graph_gives_the_same_bits(method: Method) -> None:
                 teach(make(method, device="cuda", engine=name, **case), stream, last=75)
                 for name in ("eager", "graph")
             ]
-            same = ends[0].state_sha256() == ends[1].state_sha256()
-            expect(same, f"captured and eager steps differ: {case}")
+            wanted = f"captured steps to give the bits of eager ones, with {case}"
+            expect_same(state_of(ends[0]), state_of(ends[1]), wanted)
     finally:
         torch.backends.cudnn.deterministic = as_it_was
 
@@ -203,8 +232,10 @@ def the_file_explains_itself(method: Method) -> None:
     """The module says what it departs from and what it costs; the class shows an example."""
     module = sys.modules[method.__module__].__doc__ or ""
     for word in ("Departures", "Cost"):
-        expect(word in module, f"the docstring of {method.__module__} has no {word!r}")
-    expect(">>>" in (method.__doc__ or ""), f"{method.__name__} shows no example")
+        wanted = f"{word!r} in the docstring of the module {method.__module__}"
+        expect(word in module, wanted, "none", "")
+    wanted = f"an example, >>>, in the docstring of {method.__name__}"
+    expect(">>>" in (method.__doc__ or ""), wanted, "none", "")
 
 
 class _NoOptimizer:

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from onepass.base.errors import NotFittedError
-from onepass.tools.checks.tools import Method, expect, make, samples, small_stream, teach
+from onepass.tools.checks.tools import (
+    SCORED,
+    Method,
+    expect,
+    expect_same,
+    make,
+    samples,
+    small_stream,
+    state_of,
+    teach,
+)
 
 
 def predict_before_learning_is_refused(method: Method) -> None:
     """Predicting before the first batch raises NotFittedError, as scikit-learn's users expect."""
+    wanted = "NotFittedError before anything is learned"
     try:
         make(method).predict(samples(small_stream()))
     except NotFittedError as problem:
-        expect(isinstance(problem, ValueError), "NotFittedError must be a ValueError")
-        expect(isinstance(problem, AttributeError), "NotFittedError must be an AttributeError")
+        for kind in (ValueError, AttributeError):
+            found = f"one that is no {kind.__name__}"
+            expect(isinstance(problem, kind), wanted, found, "predict")
     else:
-        expect(False, "predict answered before anything was learned")
+        expect(False, wanted, "an answer", "predict")
 
 
 def predict_leaves_no_trace(method: Method) -> None:
     """Parameters, buffers, memory, generators and mode are the same after predicting."""
     stream = small_stream()
     learner = teach(make(method), stream, last=12)
-    before, training = learner.state_sha256(), learner.model.training
+    before, training = state_of(learner), learner.model.training
     learner.predict(samples(stream))
     learner.scores(samples(stream))
-    expect(learner.state_sha256() == before, "predicting changed the state")
-    expect(learner.model.training == training, "predicting changed the mode")
+    at = f"predict {SCORED}"
+    expect_same(before, state_of(learner), "predicting to change nothing", at)
+    mode = f"training = {learner.model.training}"
+    expect(
+        learner.model.training == training, f"predicting to leave training = {training}", mode, at
+    )
 
 
 def predict_in_parts_agrees(method: Method) -> None:
@@ -37,7 +55,10 @@ def predict_in_parts_agrees(method: Method) -> None:
     x = samples(stream)
     whole = learner.scores(x)
     parts = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
-    expect(torch.allclose(whole, parts, atol=1e-5), "the scores depend on the batch around them")
+    away = float((whole - parts).abs().max()) if whole.shape == parts.shape else math.inf
+    wanted = "a sample's scores to depend on no other sample"
+    found = f"scores that move by {away:.2g} when the batch is cut"
+    expect(torch.allclose(whole, parts, atol=1e-5), wanted, found, SCORED)
 
 
 def scores_have_a_column_for_each_class(method: Method) -> None:
@@ -47,11 +68,16 @@ def scores_have_a_column_for_each_class(method: Method) -> None:
     for last in (1, 9, 24):
         teach(learner, stream, first=learner.steps, last=last)
         scores = learner.scores(samples(stream)).cpu()
-        expect(scores.shape[1] == len(learner.classes), "there must be one column for each class")
+        wanted = f"one column for each of {len(learner.classes)} classes"
+        found = f"{scores.shape[1]} columns"
+        expect(scores.shape[1] == len(learner.classes), wanted, found, SCORED)
         best = [learner.classes[row] for row in scores.argmax(dim=1).tolist()]
-        expect(best == learner.predict(samples(stream)).tolist(), "predict is not the argmax")
-        known = set(stream.dataset.train_y[torch.cat([stream.indices(i) for i in range(last)])])
-        expect(set(learner.classes) == {int(label) for label in known}, "a class is missing")
+        same = best == learner.predict(samples(stream)).tolist()
+        expect(same, "predict to give the label of the highest score", "another", "predict")
+        given = stream.dataset.train_y[torch.cat([stream.indices(i) for i in range(last)])]
+        known = sorted(set(given.tolist()))
+        learned = sorted(int(label) for label in learner.classes)
+        expect(learned == known, f"the classes of the batches, {known}", learned, "classes")
 
 
 def a_snapshot_stays(method: Method) -> None:
@@ -59,14 +85,18 @@ def a_snapshot_stays(method: Method) -> None:
     taking it leaves no trace."""
     stream = small_stream()
     learner = teach(make(method), stream, last=12)
-    x, before = samples(stream), learner.state_sha256()
+    x, before, at = samples(stream), state_of(learner), f"snapshot {SCORED}"
     scores = learner.scores(x)
     snapshot = learner.snapshot()
-    expect(learner.state_sha256() == before, "taking a snapshot changed the state")
+    expect_same(before, state_of(learner), "a snapshot to change nothing when it is taken", at)
     teach(learner, stream, first=12)
-    expect(torch.equal(snapshot.scores(x), scores), "the snapshot's scores are others now")
-    expect(list(snapshot.classes) == learner.classes[: scores.shape[1]], "its classes changed")
-    expect(not torch.equal(learner.scores(x)[:, : scores.shape[1]], scores), "nothing was learned")
+    same = torch.equal(snapshot.scores(x), scores)
+    expect(same, "a snapshot to score as it did when it was taken", "other scores", at)
+    classes = learner.classes[: scores.shape[1]]
+    found = list(snapshot.classes)
+    expect(found == classes, f"a snapshot to keep its classes, {classes}", found, at)
+    learned = not torch.equal(learner.scores(x)[:, : scores.shape[1]], scores)
+    expect(learned, "the learner's own scores to move on", "the same scores: nothing was learned")
 
 
 def the_average_predicts(method: Method) -> None:
@@ -82,4 +112,6 @@ def the_average_predicts(method: Method) -> None:
         for parameter in learner.model.parameters():
             parameter.zero_()
     learner._scorer = None  # made for this state, with whatever it asks
-    expect(torch.equal(learner.scores(x), alone), "scores are made with the network that trains")
+    same = torch.equal(learner.scores(x), alone)
+    wanted = "scores that come from the average alone"
+    expect(same, wanted, "scores that come from the network that trains", SCORED)

@@ -16,21 +16,36 @@ from onepass.learning.checkpoint.file import open_learner
 from onepass.learning.learner import Learner
 from onepass.nets import ResNet18
 from onepass.streams import Stream
-from onepass.tools.checks.tools import Method, batches, device, expect, make, small_stream, teach
+from onepass.tools.checks.tools import (
+    Method,
+    batches,
+    device,
+    expect,
+    expect_same,
+    make,
+    params_of,
+    small_stream,
+    state_of,
+    teach,
+)
+
+DRAWS, SAVED = "step build", "build state_dict"  # where to look
 
 
 def same_seed_same_bits(method: Method) -> None:
     """Two learners with one seed end equal, to the last generator."""
     stream = small_stream()
     first, second = (teach(make(method, seed=3), stream) for _ in range(2))
-    expect(first.state_sha256() == second.state_sha256(), "the same seed gave other bits")
+    wanted = "the same bits from the same seed"
+    expect_same(state_of(first), state_of(second), wanted, DRAWS)
 
 
 def other_seed_other_bits(method: Method) -> None:
     """The seed is really used."""
     stream = small_stream()
     first, second = (teach(make(method, seed=seed), stream, last=3) for seed in (3, 4))
-    expect(first.params_sha256() != second.params_sha256(), "the seed changes nothing")
+    differ = params_of(first) != params_of(second)
+    expect(differ, "other parameters from another seed", "the same", DRAWS)
 
 
 def the_memory_may_take_the_batch_at_once(method: Method) -> None:
@@ -42,9 +57,10 @@ def the_memory_may_take_the_batch_at_once(method: Method) -> None:
         learner = teach(make(method), stream, last=10)
         if at_once and learner.capturable:
             learner.trainer._let_in_aside = learner.trainer.finish  # type: ignore[method-assign]
-        ends.append(teach(learner, stream, first=10, last=20).state_sha256())
+        ends.append(state_of(teach(learner, stream, first=10, last=20)))
         vars(learner.trainer).pop("_let_in_aside", None)
-    expect(ends[0] == ends[1], "a gradient of the step reads the memory after `descend` has begun")
+    wanted = "no gradient of the step that reads the memory after `descend` has begun"
+    expect_same(ends[0], ends[1], wanted)
 
 
 def global_generators_are_left_alone(method: Method) -> None:
@@ -57,13 +73,14 @@ def global_generators_are_left_alone(method: Method) -> None:
         np.random.seed(seed)
         random.seed(seed)
         before = torch.get_rng_state()
-        ends.append(teach(make(method), stream, last=12).state_sha256())
+        ends.append(state_of(teach(make(method), stream, last=12)))
         moved = not torch.equal(before, torch.get_rng_state())
         torch.set_rng_state(kept[0])
         np.random.set_state(kept[1])
         random.setstate(kept[2])
-        expect(not moved, "learning moved the global generator")
-    expect(ends[0] == ends[1], "learning read a global generator")
+        wanted = "draws from `self.rngs` only"
+        expect(not moved, wanted, "that torch's global generator has moved", DRAWS)
+    expect_same(ends[0], ends[1], "learning not to read a global generator", DRAWS)
 
 
 def a_saved_learner_goes_on_exactly(method: Method) -> None:
@@ -83,10 +100,11 @@ def _stop_and_go_on(
     for stop in stops:
         teach(stopped, stream, first=stopped.steps, last=stop)
         opened = _saved_and_opened(stopped, settings.get("net"))
-        expect(opened.state_sha256() == stopped.state_sha256(), "opening changed the learner")
+        expect_same(state_of(stopped), state_of(opened), "opening a file to change nothing", SAVED)
         stopped = teach(opened, stream, first=stop, last=stop + more)
         teach(whole, stream, first=whole.steps, last=stop + more)
-        expect(stopped.state_sha256() == whole.state_sha256(), f"stopping at {stop} was not exact")
+        wanted = f"one that was saved at step {stop} to go on as if it had not been"
+        expect_same(state_of(whole), state_of(stopped), wanted, SAVED)
 
 
 def _saved_and_opened(learner: Learner, net: nn.Module | None) -> Learner:
@@ -105,7 +123,8 @@ def a_state_is_a_snapshot(method: Method) -> None:
     again = make(method)
     again.load_state_dict(state)
     teach(again, stream, first=12)
-    expect(again.state_sha256() == learner.state_sha256(), "the state was a view, not a snapshot")
+    wanted = "a state that does not change when the learner goes on"
+    expect_same(state_of(learner), state_of(again), wanted, "state_dict build")
 
 
 def the_constructor_is_the_configuration(method: Method) -> None:
@@ -113,20 +132,22 @@ def the_constructor_is_the_configuration(method: Method) -> None:
     names = [name for name in inspect.signature(method).parameters if name != "self"]
     learner = make(method)
     params = learner.get_params()
-    expect(sorted(params) == sorted(names), "get_params does not list the constructor's arguments")
+    wanted = f"get_params to list the constructor's arguments, {sorted(names)}"
+    expect(sorted(params) == sorted(names), wanted, sorted(params), "get_params __init__")
     teach(learner, small_stream(), last=3)
     after = learner.get_params()
-    expect(all(params[name] is after[name] for name in names), "learning changed a setting")
+    changed = [name for name in names if params[name] is not after[name]]
+    expect(not changed, "settings that learning does not change", f"changes of {changed}")
 
 
 def a_clone_is_independent(method: Method) -> None:
     """A learner made from another's settings starts fresh and shares nothing."""
     stream = small_stream()
     learner = teach(make(method), stream, last=3)
-    before = learner.state_sha256()
+    before = state_of(learner)
     clone = type(learner)(**learner.get_params())
-    expect(clone.steps == 0, "a clone must be new")
+    expect(clone.steps == 0, "a learner of the same settings to be new", f"{clone.steps} steps")
     for give in batches(stream, last=3):
         give(clone)
-    expect(clone.state_sha256() == before, "a clone learns otherwise")
-    expect(learner.state_sha256() == before, "teaching the clone changed the original")
+    expect_same(before, state_of(clone), "a learner of the same settings to learn the same")
+    expect_same(before, state_of(learner), "teaching one learner to change no other")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from onepass.base.checksum import sha256
 from onepass.base.settings import setting_names
 from onepass.data import Dataset, load
 from onepass.learning.learner import Learner
@@ -16,6 +18,8 @@ from onepass.nets import MLP
 from onepass.streams import ClassIncremental, Stream
 
 CLASSES = 6
+SCORED = "scores scorer"  # of a method's functions those that scores come from
+MOST_SHOWN = 4  # entries of a state, in a line
 Method = type[Learner]
 
 
@@ -98,7 +102,53 @@ def samples(stream: Stream) -> Tensor:
     return stream.dataset.test_x
 
 
-def expect(holds: bool, what: str) -> None:
-    """A check fails with a sentence."""
+class UnmetError(AssertionError):
+    """A check has not found what it expected; `at` names functions of a method, separated by
+    spaces, the first of which that the method has is to be looked at, or else its class."""
+
+    def __init__(self, wanted: str, found: object, at: str) -> None:
+        super().__init__(f"expected {wanted}; found {found}")
+        self.at = at
+
+
+def expect(holds: bool, wanted: str, found: object, at: str = "step") -> None:
+    """Raises an error that says what was expected, what was found, and where to look."""
     if not holds:
-        raise AssertionError(what)
+        raise UnmetError(wanted, found, at)
+
+
+def expect_finite(values: Tensor, what: str, at: str = "step") -> None:
+    """Raises an error if one of the numbers is not finite."""
+    bad, count = int((~torch.isfinite(values)).sum()), values.numel()
+    found = f"{bad} of {count} numbers that are not" if count > 1 else values.detach().item()
+    expect(not bad, f"{what} to be finite", found, at)
+
+
+Fingerprints = dict[str, str]
+
+
+def state_of(learner: Learner) -> Fingerprints:
+    """Returns a fingerprint of each entry of all that learning changes."""
+    return dict(_fingerprints(learner.state_dict()))
+
+
+def params_of(learner: Learner) -> Fingerprints:
+    """Returns a fingerprint of each parameter and buffer of the network."""
+    return dict(_fingerprints(dict(learner.model.state_dict())))
+
+
+def _fingerprints(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _fingerprints(value, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, sha256(tree)
+
+
+def expect_same(first: Fingerprints, second: Fingerprints, wanted: str, at: str = "step") -> None:
+    """Raises an error that names the entries in which two states differ."""
+    names = [name for name in first | second if first.get(name) != second.get(name)]
+    shown = ", ".join(names[:MOST_SHOWN]) + f" and {len(names) - MOST_SHOWN} more" * (
+        len(names) > MOST_SHOWN
+    )
+    expect(not names, wanted, f"other values in {shown}", at)

@@ -9,9 +9,10 @@ from watching_gsa import Watched, genuine
 from onepass import ER, GSA, OCMGSA, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
+from onepass.functional.imbalance import class_weight
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.learning.image_counts import images_of
-from onepass.methods.gsa import class_weight, evened
+from onepass.methods.gsa_variants import evened, rates
 
 TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
 
@@ -46,7 +47,7 @@ def test_w_alone_and_v_alone_are_the_halves_of_both():
     halves = {}
     for weights in ("adaptive", "w", "v", "none"):
         learner = learned(gsa(lr=1e-9, weights=weights), stream("tasks"))
-        halves[weights] = learner.rates()
+        halves[weights] = rates(learner)
     (w, log_v), one = halves["adaptive"], torch.ones(16)
     assert not torch.equal(w, one) and bool((log_v != 0).any())
     for weights, expected in {
@@ -66,8 +67,8 @@ def test_the_inverse_ratio_swaps_suppressed_and_boosted_classes():
     learner = learned(gsa(lr=1e-9, weights="inverse"), stream("tasks"))
     plain = learned(gsa(lr=1e-9), stream("tasks"))
     expected = 2 / (1 + torch.exp(plain.balance.negative / plain.balance.positive))
-    torch.testing.assert_close(learner.rates()[0][:7], expected[:7].float())
-    torch.testing.assert_close(learner.rates()[1], plain.rates()[1])
+    torch.testing.assert_close(rates(learner)[0][:7], expected[:7].float())
+    torch.testing.assert_close(rates(learner)[1], rates(plain)[1])
 
 
 def test_simple_cross_entropy_is_that_of_the_mix_and_of_its_old_part():

