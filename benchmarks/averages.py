@@ -160,7 +160,7 @@ class Scores(Listener):
         learner = self.learner
         known = torch.isin(self.y, torch.tensor(learner.classes))
         x, y, base = self.x[known], self.y[known], learner.snapshot()
-        nets = {"student": learner.evaluator}
+        nets = {"student": learner.trainer.evaluator}
         nets |= {name: average.model for name, average in learner.averages.items()}
         if learner.trainer.distillation.teaching is not None:
             nets["teacher"] = learner.trainer.distillation.teaching.model

@@ -29,7 +29,7 @@ from onepass.base.errors import (
     TrainingError,
 )
 from onepass.base.locks import Turns
-from onepass.base.parts import Images, Label, Output, Samples, Show, Step, not_shown, parts_of
+from onepass.base.parts import Images, Label, Output, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
     as_text,
@@ -56,8 +56,8 @@ from onepass.learning.memory_contents import (
     stores_of,
 )
 from onepass.learning.network_copies import Rule
-from onepass.learning.predictor import PREDICTION_BATCH, Predictor
-from onepass.learning.trainer import Generators, Trainer, Training, linear_head, no_modules
+from onepass.learning.predictor import Predictor
+from onepass.learning.trainer import Trainer, Training, linear_head, no_modules
 from onepass.memory import Store
 from onepass.nets import Classifier, Head, Precision, optimisers
 
@@ -169,10 +169,9 @@ class Learner(ABC):
     store: Store = field(init=False)
     steps: int = field(init=False, default=0)
     book: ClassBook = field(init=False)
-    task_ended: bool = field(init=False, default=False)
-    only_predicts: bool = field(init=False, default=False)  # its memory is gone
-    names: dict[Label, str] = field(init=False, default_factory=dict)
-    spent: dict[str, Images] = field(init=False, default_factory=dict)
+    _task_ended: bool = field(init=False, default=False)
+    _only_predicts: bool = field(init=False, default=False)  # its memory is gone
+    _names: dict[Label, str] = field(init=False, default_factory=dict)
     _trainer: Trainer | None = field(init=False, default=None)
     _last_loss: Tensor | None = field(init=False, default=None)
     _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(init=False, default=None)
@@ -201,7 +200,7 @@ class Learner(ABC):
     def scorer(self) -> nn.Module:
         """Returns what gives scores (n, C) of normalised inputs over the head's capacity, in
         evaluation mode: the network that answers, or a module made for the state of now."""
-        return self.answering
+        return self.trainer.answering
 
     @abstractmethod
     def cost(self, batch: int) -> Images:
@@ -234,24 +233,8 @@ class Learner(ABC):
         return self.trainer.model
 
     @property
-    def evaluator(self) -> Classifier:
-        """The same network in evaluation mode: BatchNorm's statistics stay, modes too."""
-        return self.trainer.evaluator
-
-    @property
-    def answering(self) -> Classifier:
-        """The network that predicts, in evaluation mode: the average, where there is one."""
-        return self.trainer.answering
-
-    @property
     def views(self) -> Views:
         return self.trainer.views
-
-    @property
-    def rngs(self) -> Generators:
-        """Generators by purpose: `draws` and `augmentation` on the device, `initialisation` on the
-        host."""
-        return self.trainer.rngs
 
     @property
     def where(self) -> torch.device:
@@ -272,16 +255,6 @@ class Learner(ABC):
         """Rows whose class is older, a mask (C)."""
         return self.trainer.old
 
-    @property
-    def begins(self) -> bool:
-        """Whether this is the first step on its batch."""
-        return self.trainer.begins
-
-    @property
-    def lets_in(self) -> bool:
-        """Whether this is the last step on its batch, which the memory takes it in."""
-        return self.trainer.lets_in
-
     def as_samples(self, x: Tensor, y: Tensor) -> Samples:
         """The stream batch: samples that all count."""
         return Samples(x, y, torch.ones_like(y, dtype=torch.float32))
@@ -295,10 +268,10 @@ class Learner(ABC):
         pieces = self.views.cut(logits, sizes)
         # views are cut only if somebody asks for them: mirrored ones would have to be copied
         outputs = [
-            self.output(pieces[place], batch, partial(self._piece, views, sizes, place))
+            self.trainer.output(pieces[place], batch, partial(self._piece, views, sizes, place))
             for place, batch in enumerate(batches)
         ]
-        self.note(outputs, batches)
+        self.trainer.note(outputs, batches)
         return outputs
 
     def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
@@ -311,40 +284,9 @@ class Learner(ABC):
         outputs = []
         for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True):
             logits = self.model.train_forward(piece)
-            outputs.append(self.output(logits, batch, partial(torch.Tensor.detach, piece)))
-            self.note(outputs[-1:], [batch])
+            outputs.append(self.trainer.output(logits, batch, partial(torch.Tensor.detach, piece)))
+            self.trainer.note(outputs[-1:], [batch])
         return outputs
-
-    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
-        """Notes what one forward said of some batches: the average will be asked about them too.
-        For steps that do without `forward`."""
-        self.trainer.distillation.note(outputs, batches)
-
-    def apart(self, output: Output, *batches: Samples) -> list[Output]:
-        """What was said of several batches that were forwarded as one, batch by batch: a step
-        reports the stream first, then what it replayed."""
-        pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
-        return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
-
-    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
-        """Logits of views of a batch, with the batch's rows and weights for each view."""
-        times = self.views.per_sample
-        if times == 1:
-            return Output(logits, batch.y, batch.weight, show)
-        return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
-
-    @torch.no_grad()
-    def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
-        """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
-        the network that trains, or of another one."""
-        evaluator = self.evaluator if network is None else network
-        pieces = torch.split(x, PREDICTION_BATCH[self.where.type])
-        found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
-        return torch.cat(found)
-
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Returns those of every trainable parameter; zeros where the loss does not reach."""
-        return self.trainer.gradients(loss)
 
     def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
         """Offers the batch to the memory, which has it after the next `descend`, or at the end of
@@ -355,14 +297,6 @@ class Learner(ABC):
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""
         self.trainer.descend(loss)
-
-    def descend_along(self, gradients: Sequence[Tensor]) -> None:
-        """One optimiser step along gradients of every trainable parameter."""
-        self.trainer.descend_along(gradients)
-
-    def spend(self, purpose: Literal["task ends", "scores"], images: Images) -> None:
-        """Counts images that went through a network outside of steps."""
-        self.spent[purpose] = self.spent.get(purpose, Images(0)) + images
 
     # ---- the front door
 
@@ -439,8 +373,12 @@ class Learner(ABC):
     @property
     def class_names(self) -> list[str]:
         """What each of `classes` is called: as in the dataset that a run learned it from, else by
-        its label."""
-        return [self.names.get(label, str(label)) for label in self.book.labels]
+        its label. Set them as a dataset has them: of labels 0, 1 and so on."""
+        return [self._names.get(label, str(label)) for label in self.book.labels]
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str]) -> None:
+        self._names = dict(enumerate(names))
 
     @property
     def task(self) -> int:
@@ -585,7 +523,7 @@ class Learner(ABC):
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
                 return own
-            return {**own, "finished": self.task_ended, **self.trainer.state_dict()}
+            return {**own, "finished": self._task_ended, **self.trainer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the saved learner was; this one must have learned nothing yet."""
@@ -621,7 +559,7 @@ class Learner(ABC):
     def _changing(self) -> Iterator[None]:
         """One at a time, with gradients whether or not the caller has switched them off. What is
         made in inference mode can never be trained."""
-        if self.only_predicts:
+        if self._only_predicts:
             raise InputError(
                 "this learner was saved without its memory: it predicts, and cannot learn on; a "
                 "file of save(path) with the memory can"
@@ -652,7 +590,7 @@ class Learner(ABC):
         trainer.add_rows(0, classes, train=not (self.head == "frozen" and book.task))
         validate.expect_fitting(state, trainer, classes)
         trainer.load_state_dict(state, state["steps"])
-        self.steps, self.task_ended = state["steps"], state["finished"]
+        self.steps, self._task_ended = state["steps"], state["finished"]
 
     def _prepare(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._trainer = None
@@ -715,12 +653,12 @@ class Learner(ABC):
 
     def _end_task(self) -> bool:
         """Ends the running task if that is due, and returns whether the method had work to do."""
-        if self.task_ended or not self.book.batches:
+        if self._task_ended or not self.book.batches:
             return False
         self.trainer.unfinished = True
         self.on_task_end()
         self.trainer.finish()
-        self.task_ended = True
+        self._task_ended = True
         self.trainer.unfinished = False
         return type(self).on_task_end is not Learner.on_task_end
 
@@ -730,7 +668,7 @@ class Learner(ABC):
             return
         self.trainer.unfinished = True
         self.book.close_task()
-        self.task_ended = False
+        self._task_ended = False
         if self.later_steps_differ and self.task == 1:
             self.trainer.expect_another_step()
         self.trainer.new_task()
@@ -752,13 +690,13 @@ class Learner(ABC):
         )
 
     def _made_scorer(self) -> nn.Module:
-        now = (self.steps, self.task, self.task_ended)
+        now = (self.steps, self.task, self._task_ended)
         if self._scorer is None or self._scorer[0] != now:
             # what is made here may have to be trained
             with torch.inference_mode(False), devices.current(self.device):
                 expect_finite(self)
                 made = self.scorer()
-                if made is not self.evaluator:
+                if made is not self.trainer.evaluator:
                     expect_finite_network(self, made)
             self._scorer = now, made
         return self._scorer[1]

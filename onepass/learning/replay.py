@@ -47,7 +47,7 @@ class WithMemory(Learner):
         self.require("memory", self.memory >= self.least_memory, enough)
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.store = self.make_store(shape, dtype, self.rngs["draws"])
+        self.store = self.make_store(shape, dtype, self.trainer.rngs["draws"])
         if self.norms == "memory":
             self.newest = Newest(self.where)
 
@@ -57,13 +57,13 @@ class WithMemory(Learner):
 
     def scorer(self) -> nn.Module:
         if self.norms == "running" or not normalises(self.model):
-            return self.answering
+            return self.trainer.answering
         x = torch.cat([store.x[: int(store.size)] for store in stores_of(self)])
         y = torch.cat([store.y[: int(store.size)] for store in stores_of(self)])
         share = new_share(int(self.newest.first), len(self.classes))
         x = x[partly_new(self.newest.among(y), share)]
-        self.spend("scores", Images(trained=0, scored=len(x)))
-        return renormalised(self.answering, self.model, self.views.normalise(x))
+        self.trainer.spend("scores", Images(trained=0, scored=len(x)))
+        return renormalised(self.trainer.answering, self.model, self.views.normalise(x))
 
 
 class Newest(Part):

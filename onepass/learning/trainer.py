@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from onepass.base import devices
 from onepass.base.errors import CheckpointError, TrainingError
-from onepass.base.parts import Part, Step
+from onepass.base.parts import Images, Output, Part, Samples, Show, Step, not_shown
 from onepass.base.seeds import generator
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
 from onepass.learning.execution import StepFunction
 from onepass.learning.network_copies import Rule
+from onepass.learning.predictor import PREDICTION_BATCH
 from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
     Aside,
@@ -159,6 +160,7 @@ class Trainer:
             if module is not self.model.head
         ]
         self.distillation = SelfDistillation(settings)
+        self.spent: dict[str, Images] = {}
         self.parts: dict[str, Part] = {}
         # rows of the head (C): with a class, with one that is new since the boundary, the others
         self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
@@ -194,6 +196,39 @@ class Trainer:
         if settings.precision == "bf16":
             compile_kernels(body)
         return model
+
+    # ---- what a step asks for
+
+    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
+        """Logits of views of a batch, with the batch's rows and weights for each view."""
+        times = self.views.per_sample
+        if times == 1:
+            return Output(logits, batch.y, batch.weight, show)
+        return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
+
+    def apart(self, output: Output, *batches: Samples) -> list[Output]:
+        """What was said of several batches that were forwarded as one, batch by batch: a step
+        reports the stream first, then what it replayed."""
+        pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
+        return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
+
+    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+        """Notes what one forward said of some batches: the average will be asked about them too.
+        For steps that do without `forward`."""
+        self.distillation.note(outputs, batches)
+
+    @torch.no_grad()
+    def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
+        """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
+        the network that trains, or of another one."""
+        evaluator = self.evaluator if network is None else network
+        pieces = torch.split(x, PREDICTION_BATCH[self.where.type])
+        found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
+        return torch.cat(found)
+
+    def spend(self, purpose: Literal["task ends", "scores"], images: Images) -> None:
+        """Counts images that went through a network outside of steps."""
+        self.spent[purpose] = self.spent.get(purpose, Images(0)) + images
 
     # ---- steps
 

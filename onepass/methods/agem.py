@@ -101,14 +101,14 @@ class AGEM(Replay):
         stream = self.as_samples(x, y)  # X^new                       (b)
         (stream_out,) = self.forward(stream)  # logits                (b, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
-        g = self.gradients(stream_loss)
+        g = self.trainer.gradients(stream_loss)
 
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf       (r)
         (replay_out,) = self.forward(replay)  # logits                (r, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)  # 0, and r = 0, while it is empty
-        r = of_free_rows(self.model, self.gradients(replay_loss))
+        r = of_free_rows(self.model, self.trainer.gradients(replay_loss))
 
         later_task = self.old.any()
         self.keep(x, y)
-        self.descend_along(project(g, r, applies=later_task))  # g~
+        self.trainer.descend_along(project(g, r, applies=later_task))  # g~
         return Step.of(stream_loss, stream_out, replay=replay_loss)

@@ -183,9 +183,9 @@ class ASER(Replay):
         (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
         self.descend(loss)
-        if self.lets_in:
+        if self.trainer.lets_in:
             self.update(stream)
-        return Step.of(loss, *self.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
 
     def retrieve(self, stream: Samples) -> Samples:
         """Those of the highest adversarial Shapley value; random ones until the memory is full."""
@@ -221,7 +221,7 @@ class ASER(Replay):
     def is_rare(self, y: Tensor) -> Tensor:
         """Whether a class's share of the full memory is below U(0, 1 / classes)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
-        uniform = torch.rand(1, generator=self.rngs["draws"], device=self.where)
+        uniform = torch.rand(1, generator=self.trainer.rngs["draws"], device=self.where)
         return share < uniform / self.seen.sum()
 
     def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
@@ -229,5 +229,5 @@ class ASER(Replay):
         of the stream batch, from one forward."""
         x = torch.cat([self.store.x.index_select(0, slots), stream.x])
         y = torch.cat([self.store.y.index_select(0, slots), stream.y])
-        whole = self.as_samples(self.features_of(x), y)
+        whole = self.as_samples(self.trainer.features_of(x), y)
         return whole.cut(first, len(slots) - first, len(stream.y))

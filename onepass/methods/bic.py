@@ -217,7 +217,7 @@ class BiC(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         places = self.memory - self.store.capacity
-        self.held_out = HeldOut(places, shape, dtype, self.rngs["draws"])
+        self.held_out = HeldOut(places, shape, dtype, self.trainer.rngs["draws"])
         self.previous = Previous(self.trainer)  # taken anew at every boundary
         self.correction = Correction(len(self.seen), self.where)
 
@@ -232,8 +232,8 @@ class BiC(Replay):
         return Images(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        if self.begins:  # whoever is held out from one step on a batch is from all
-            lots = torch.rand(len(y), generator=self.rngs["draws"], device=self.where)
+        if self.trainer.begins:  # whoever is held out from one step on a batch is from all
+            lots = torch.rand(len(y), generator=self.trainer.rngs["draws"], device=self.where)
             self._held = self.held_out.wanted(y, lots < self.validation)
         held = self._held  # for V, not for X                                                (b)
         stream = self.as_samples(x, y)._replace(weight=(~held).float())
@@ -251,7 +251,9 @@ class BiC(Replay):
         self.keep(x, y, part=~held)
         self.keep(x, y, self.held_out, part=held)
         self.descend(loss)
-        return Step.of(loss, *self.apart(both_out, stream, replay), old=old_loss, labels=label_loss)
+        return Step.of(
+            loss, *self.trainer.apart(both_out, stream, replay), old=old_loss, labels=label_loss
+        )
 
     @torch.no_grad()
     def on_task_end(self) -> None:
@@ -261,11 +263,11 @@ class BiC(Replay):
         of_new = self.new[y]
         if not bool(of_new.any()) or bool(of_new.all()):
             return
-        logits = self.answering(self.views.normalise(x))[:, : len(self.classes)]
-        self.spend("task ends", Images(trained=0, scored=held))
+        logits = self.trainer.answering(self.views.normalise(x))[:, : len(self.classes)]
+        self.trainer.spend("task ends", Images(trained=0, scored=held))
         # a small problem, of many small steps: faster on the host
         new = self.new[: len(self.classes)].cpu()
         self.correction.set(self.new, *fitted(logits.cpu(), y.cpu(), new, self.decay))
 
     def scorer(self) -> nn.Module:
-        return Corrected(self.answering, self.correction)
+        return Corrected(self.trainer.answering, self.correction)

@@ -242,9 +242,11 @@ class Co2L(Replay):
     def scorer(self) -> nn.Module:
         """A linear classifier of the features of the memory as it is."""
         held = int(self.store.size)
-        features = self.features_of(self.store.x[:held], self.answering)
-        self.spend("scores", Images(trained=0, scored=held))
-        return ByFeatures(self.answering, FittedLinear(features, self.store.y[:held], self.seen))
+        features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
+        self.trainer.spend("scores", Images(trained=0, scored=held))
+        return ByFeatures(
+            self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
+        )
 
 
 def embedded(model: Classifier, views: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class ER(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):
-            return self.balanced_step(self.store, x, y)
+            return self._balanced_step(self.store, x, y)
         stream = self.as_samples(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
         forward = self.forward if self.forwards == "joint" else self.forward_apart
@@ -127,7 +127,7 @@ class ER(Replay):
         self.descend(loss)
         return Step.of(loss, stream_out, replay_out)
 
-    def balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
+    def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
         mix = store.mixed(self.as_samples(x, y))  # X^mix                             (m)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)
         loss = cross_entropy(mix_out, among=self.seen)

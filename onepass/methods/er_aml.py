@@ -153,7 +153,8 @@ class ERAML(Replay):
         held = torch.arange(self.memory + 1, device=self.where) < self.store.size
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
-        places, both = choose(stream.y, pool, there, self.rngs["draws"])  #           (2, b) (b)
+        rng = self.trainer.rngs["draws"]
+        places, both = choose(stream.y, pool, there, rng)  #                     (2, b) (b)
         place, batch = places.flatten(), len(stream.y)
         in_stream = (place < batch).view(-1, *[1] * (stream.x.ndim - 1))
         x = torch.where(
@@ -182,10 +183,11 @@ class ERAML(Replay):
         pieces = self.views.cut(views, (len(y), 2 * len(y), self.replay))
         of_stream, of_partners, of_replay = (self.model.features(piece) for piece in pieces)
         head = partial(self.model.on, self.model.head)
-        stream_out = self.output(head(of_stream), stream, lambda: pieces[0])  # logits  (b, C)
-        replay_out = self.output(head(of_replay), replay, lambda: pieces[2])  # logits  (r, C)
-        self.note([stream_out], [stream])
-        self.note([replay_out], [replay])
+        output = self.trainer.output
+        stream_out = output(head(of_stream), stream, lambda: pieces[0])  # logits  (b, C)
+        replay_out = output(head(of_replay), replay, lambda: pieces[2])  # logits  (r, C)
+        self.trainer.note([stream_out], [stream])
+        self.trainer.note([replay_out], [replay])
 
         plain = (self.store.size == 0) | ~self.old.any()  # the first task, or an empty memory
         metric = contrast(

@@ -261,5 +261,5 @@ class GDumb(WithMemory):
         """A network that was trained on the memory as it is."""
         fit = Fit(self)
         with torch.enable_grad():
-            self.spend("scores", fit.run())
+            self.trainer.spend("scores", fit.run())
         return fit.trainer.evaluator

@@ -130,8 +130,8 @@ class GSAReleased(WithMemory):
 
         # these images are augmented twice, those of X^mix once
         twice = self.views.augmented(self.views(current.x))
-        stream_out = self.output(self.model.train_forward(twice), current, lambda: twice)
-        self.note([stream_out], [current])
+        stream_out = self.trainer.output(self.model.train_forward(twice), current, lambda: twice)
+        self.trainer.note([stream_out], [current])
         self.pass_by(self.new_part(mix.x, size))
         self.pass_by(mix.x)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)

@@ -196,7 +196,7 @@ class GSS(Replay):
         loss = stream_loss + replay_loss
         self.descend(loss)
 
-        if self.lets_in:
+        if self.trainer.lets_in:
             score, diverse = self.scores_of(stream)  # c_i, and whether c < 0     (b) ()
             self.store.exchange(x, y, score, diverse)  # in a full memory
             self.store.add(x, y, score=score)  # in one with room
@@ -222,4 +222,4 @@ class GSS(Replay):
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return cross_entropy(Output(logits, y, weight), among=self.seen)
 
-        return batch_gradients(self.evaluator, loss, self.views.normalise(x), y, weight)
+        return batch_gradients(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)

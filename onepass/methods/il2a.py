@@ -227,8 +227,8 @@ class IL2A(Replay):
         sizes = [len(of_stream), len(mixed.y), len(of_replay)]
         both_h, replay_h = torch.split(h, [sum(sizes[:2]), sizes[2]])
         logits = self.tempered(self.model.head, both_h)  # (5b, C)
-        stream_out = self.output(logits[: sizes[0]], stream)
-        replay_out = self.output(self.tempered(self.model.head, replay_h), replay)  # (r, C)
+        stream_out = self.trainer.output(logits[: sizes[0]], stream)
+        replay_out = self.trainer.output(self.tempered(self.model.head, replay_h), replay)  # (r, C)
 
         stream_loss = self.augmented_loss(logits, both_h, stream_out, mixed)
         replay_loss = cross_entropy(replay_out, among=self.seen)
@@ -249,7 +249,7 @@ class IL2A(Replay):
 
     def mixed(self, views: Tensor, y: Tensor) -> Samples:
         """X^mix: mixtures of views, with the numbers of their pairs in the place of rows."""
-        rng, n = self.rngs["draws"], len(y)
+        rng, n = self.trainer.rngs["draws"], len(y)
         partner = torch.rand(MIXED, n, generator=rng, device=self.where).argsort(dim=1).flatten()
         own = share((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
         first = views.repeat(MIXED, *[1] * (views.ndim - 1))
@@ -292,9 +292,9 @@ class IL2A(Replay):
     def on_task_end(self) -> None:
         """Looks at the memory anew; the auxiliary classes of the task go."""
         held = int(self.store.size)
-        self.store.fields["features"][:held] = self.features_of(self.store.x[:held])
+        self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
         self.store.fields["known"][:held] = 1
-        self.spend("task ends", Images(trained=0, scored=held))
+        self.trainer.spend("task ends", Images(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
             forget_rows(self.trainer.optimizer, parameter, slice(None))

@@ -182,8 +182,8 @@ class LUCIR(Replay):
         features = self.model.features(views)  # h                                (b + r, F)
         self.imprint(features, samples.y, samples.weight)
         cosine = self.model.on(head.cosines, features)  #                         (b + r, C)
-        out = self.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
-        self.note([out], [samples])
+        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
+        self.trainer.note([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)
         apart = 1 - F.cosine_similarity(features.float(), self.previous.features(views))
@@ -195,7 +195,7 @@ class LUCIR(Replay):
         self.keep(x, y)
         self.descend(loss)
         terms = {"labels": label_loss, "features": feature_loss, "margin": margin_loss}
-        return Step.of(loss, *self.apart(out, stream, replay), **terms)
+        return Step.of(loss, *self.trainer.apart(out, stream, replay), **terms)
 
     @torch.no_grad()
     def imprint(self, features: Tensor, y: Tensor, weight: Tensor) -> None:

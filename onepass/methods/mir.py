@@ -119,7 +119,7 @@ class MIR(Replay):
         stream = self.as_samples(x, y)  # X^new                                   (b)
         (stream_out,) = self.forward(stream)  # logits                            (b, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
-        g = self.gradients(stream_loss)
+        g = self.trainer.gradients(stream_loss)
 
         candidates = self.store.draw(self.candidates, fallback=stream)  #         (c)
         harm = self.interference(candidates, g)  # s                              (c)
@@ -128,7 +128,7 @@ class MIR(Replay):
         replay_loss = cross_entropy(replay_out, among=self.seen)
 
         self.keep(x, y)
-        self.descend_along(combined(g, self.gradients(replay_loss)))
+        self.trainer.descend_along(combined(g, self.trainer.gradients(replay_loss)))
         loss = stream_loss + replay_loss
         return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 
@@ -137,7 +137,7 @@ class MIR(Replay):
         inputs = self.views.normalise(samples.x)  # as they are stored, not augmented
         virtual = after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
-            Output(logits_with(self.evaluator, theta, inputs), samples.y, samples.weight)
+            Output(logits_with(self.trainer.evaluator, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)
         )
         return sample_cross_entropy(after, self.seen) - sample_cross_entropy(before, self.seen)

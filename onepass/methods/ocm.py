@@ -308,7 +308,7 @@ class OCM(Replay):
         starts = torch.randint(
             max(1, all_of_f - width),
             (len(batches), 1),
-            generator=self.rngs["draws"],
+            generator=self.trainer.rngs["draws"],
             device=self.where,
         )
         windows = starts + torch.arange(width, device=self.where)  # of f, a row for each batch

@@ -128,7 +128,7 @@ class RainbowRT(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         candidates = self.memory - self.store.capacity
-        self.running = OfTask(candidates, shape, dtype, self.rngs["draws"])
+        self.running = OfTask(candidates, shape, dtype, self.trainer.rngs["draws"])
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -146,7 +146,7 @@ class RainbowRT(Replay):
 
         self.keep(x, y, self.running)
         self.descend(loss)
-        return Step.of(loss, *self.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
 
     def on_task_end(self) -> None:
         """Rebuilds the memory."""
@@ -154,7 +154,7 @@ class RainbowRT(Replay):
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
         # lots[0] stands for u at the end of task 1, lots[1] gives away what places are left
-        lots = torch.rand(2, len(y), generator=self.rngs["draws"], device=self.where)
+        lots = torch.rand(2, len(y), generator=self.trainer.rngs["draws"], device=self.where)
         places = self.store.capacity  # R
         quota = places // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
@@ -167,12 +167,12 @@ class RainbowRT(Replay):
         """u of each sample: the share of its copies that are not taken for the class that most of
         them are taken for."""
         votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.spend("task ends", Images(trained=0, scored=AUGMENTED * len(x)))
+        self.trainer.spend("task ends", Images(trained=0, scored=AUGMENTED * len(x)))
         return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
         """S, (samples, rows): how many copies of each sample are taken for each class."""
-        inputs, evaluator = self.views.normalise(x), self.evaluator
+        inputs, evaluator = self.views.normalise(x), self.trainer.evaluator
         votes = torch.zeros(len(x), len(self.seen), dtype=torch.int64, device=self.where)
         for _ in range(AUGMENTED):
             logits = evaluator(self.views.augmented(inputs)).masked_fill(~self.seen, -torch.inf)

@@ -155,21 +155,21 @@ class SCR(Replay):
         held = int(self.store.size)
         if not self.review or not held:
             return
-        order = torch.randperm(held, generator=self.rngs["draws"], device=self.where)
+        order = torch.randperm(held, generator=self.trainer.rngs["draws"], device=self.where)
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
             weight = torch.ones(len(slots), device=self.where)
             # all that are held count: this is no draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.spend("task ends", Images(trained=VIEWS * held * self.views_per_sample))
+        self.trainer.spend("task ends", Images(trained=VIEWS * held * self.views_per_sample))
 
     def scorer(self) -> nn.Module:
         """The nearest of the class means of the memory as it is."""
         held = int(self.store.size)
-        features = self.features_of(
-            self.store.x[:held], self.answering
+        features = self.trainer.features_of(
+            self.store.x[:held], self.trainer.answering
         )  # u before it is normalised
         weight = torch.ones(held, device=self.where)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
-        self.spend("scores", Images(trained=0, scored=held))
-        return ByFeatures(self.answering, means)
+        self.trainer.spend("scores", Images(trained=0, scored=held))
+        return ByFeatures(self.trainer.answering, means)

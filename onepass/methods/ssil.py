@@ -184,5 +184,5 @@ class SSIL(Replay):
         self.keep(x, y)
         self.descend(loss)
         return Step.of(
-            loss, *self.apart(both_out, stream, replay), apart=apart_loss, tasks=task_loss
+            loss, *self.trainer.apart(both_out, stream, replay), apart=apart_loss, tasks=task_loss
         )

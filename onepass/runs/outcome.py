@@ -66,7 +66,7 @@ def result_of(
         capture_seconds=last.capture,
         trained_per_sample=images.trained / batch,
         scored_per_sample=images.scored / batch,
-        images_beside_steps={name: n._asdict() for name, n in learner.spent.items()},
+        images_beside_steps={name: n._asdict() for name, n in learner.trainer.spent.items()},
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
         device=learner.where.type,

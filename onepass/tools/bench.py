@@ -168,7 +168,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model, evaluator, where = learner.model, learner.evaluator, learner.where
+    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.where
     optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     most = max(one.images for one in passes)

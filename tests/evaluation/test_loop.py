@@ -315,7 +315,7 @@ def test_the_last_task_of_told_batches_ends_as_that_of_a_stream(data, stream, me
     streamed, own = (learner(method, memory=20, **method.quick) for _ in range(2))
     *_, expected = evaluate(streamed, stream, every=every)
     *_, last = evaluate(own, told(stream, own), test=data, every=every)
-    assert own.task_ended
+    assert own._task_ended
     assert own.state_sha256() == streamed.state_sha256()
     assert (last.step, last.accuracy) == (expected.step, expected.accuracy)
     assert last.seconds > 0
@@ -330,7 +330,7 @@ def test_a_method_without_work_at_a_tasks_end_is_scored_once_after_the_last_batc
 def test_nobody_ends_a_task_of_batches_that_are_not_told(data, stream):
     own = learner(onepass.BiC, memory=20, **onepass.BiC.quick)
     list(evaluate(own, list(stream), test=data))
-    assert not own.task_ended
+    assert not own._task_ended
 
 
 # ---- methods that train to score

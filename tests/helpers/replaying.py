@@ -136,7 +136,7 @@ def kept_logits() -> Iterator[list[Tensor]]:
 
 def on_every_forward(learner, hook: Callable[[nn.Module, tuple, Tensor], None]) -> None:
     """A hook on the backbone of the network that trains and on that of its evaluating twin."""
-    for net in (learner.model, learner.evaluator):
+    for net in (learner.model, learner.trainer.evaluator):
         net.body.register_forward_hook(hook)
 
 

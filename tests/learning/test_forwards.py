@@ -96,10 +96,10 @@ def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several
 def test_both_forwards_draw_the_same_views(forward):
     """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""
     learner, samples = keeping(mirror=True)
-    state = learner.rngs["augmentation"].get_state()
+    state = learner.trainer.rngs["augmentation"].get_state()
     learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", Reflected(AREA)
     expected = learner.views(samples.x)
-    learner.rngs["augmentation"].set_state(state)
+    learner.trainer.rngs["augmentation"].set_state(state)
     shown = [output.views for output in getattr(learner, forward)(*samples.cut(2, 3))]
     for got, piece in zip(shown, learner.views.cut(expected, [2, 3]), strict=True):
         torch.testing.assert_close(got, piece)

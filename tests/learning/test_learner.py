@@ -54,7 +54,7 @@ class Contrary(Finetune):
     """Scores by minus its logits."""
 
     def scorer(self):
-        return Reversed(self.evaluator)
+        return Reversed(self.trainer.evaluator)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -85,7 +85,7 @@ class Hoarding(ER):
 
     def build(self, shape, dtype):
         super().build(shape, dtype)
-        self.second = Reservoir(7, shape, dtype, self.rngs["draws"])
+        self.second = Reservoir(7, shape, dtype, self.trainer.rngs["draws"])
         self.teacher = Previous(self.trainer)
         self.count = 3
 
@@ -300,10 +300,10 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tm
         if moment == "before":
             learner.end_task()
         elif moment == "between":
-            assert learner.task_ended
+            assert learner._task_ended
             learner.new_task()
-    assert not learner.task_ended
-    assert learner.spent == {"task ends": Images(4, 1)}
+    assert not learner._task_ended
+    assert learner.trainer.spent == {"task ends": Images(4, 1)}
     teach(learner, [2, 3])
     straight = made(Tidy)
     teach(straight, [0, 1])
@@ -382,7 +382,7 @@ def test_scores_and_labels_are_those_of_the_methods_scorer():
 def test_scores_are_of_normalised_samples():
     learner = teach(made(Finetune, mean=(0.5,), std=(2.0,)), [0, 1])
     x, _ = batch([0, 1])
-    expected = learner.evaluator((x - 0.5) / 2)[:, :2].detach()
+    expected = learner.trainer.evaluator((x - 0.5) / 2)[:, :2].detach()
     torch.testing.assert_close(learner.scores(x), expected)
 
 
@@ -420,17 +420,17 @@ def test_a_snapshot_is_of_what_was_learned_and_refuses_what_the_learner_would():
 def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
     learner = made(Finetune)
     teach(learner, [0, 1])
-    assert learner.spent == {}
-    learner.spend("scores", Images(5, 7))
-    learner.spend("task ends", Images(1))
-    learner.spend("scores", Images(10))
+    assert learner.trainer.spent == {}
+    learner.trainer.spend("scores", Images(5, 7))
+    learner.trainer.spend("task ends", Images(1))
+    learner.trainer.spend("scores", Images(10))
     expected = {"scores": Images(15, 7), "task ends": Images(1, 0)}
-    assert learner.spent == expected
+    assert learner.trainer.spent == expected
     again = reopened(learner, tmp_path)
-    assert again.spent == expected
-    again.spend("task ends", Images(0, 2))
-    assert again.spent["task ends"] == Images(1, 2)
-    assert learner.spent == expected
+    assert again.trainer.spent == expected
+    again.trainer.spend("task ends", Images(0, 2))
+    assert again.trainer.spent["task ends"] == Images(1, 2)
+    assert learner.trainer.spent == expected
 
 
 def test_what_a_scorer_takes_is_spent_once_for_each_state():
@@ -438,10 +438,10 @@ def test_what_a_scorer_takes_is_spent_once_for_each_state():
     x, _ = batch([0, 1])
     for _ in range(3):
         learner.scores(x)
-    assert learner.spent == {"scores": Images(0, 3)}
+    assert learner.trainer.spent == {"scores": Images(0, 3)}
     learner.end_task()
     learner.scores(x)
-    assert learner.spent == {"scores": Images(0, 6), "task ends": Images(4, 1)}
+    assert learner.trainer.spent == {"scores": Images(0, 6), "task ends": Images(4, 1)}
 
 
 class FailsWhenTold(ER):

@@ -22,7 +22,7 @@ class InTwo(Finetune):
     def step(self, x, y):
         (new,) = self.forward(self.as_samples(x, y))
         loss = cross_entropy(new, among=self.seen)
-        self.descend_along(self.gradients(loss))
+        self.trainer.descend_along(self.trainer.gradients(loss))
         return Step.of(loss, new)
 
 
@@ -40,7 +40,7 @@ class Replaying(ER):
         does = {
             "keep": lambda: self.keep(x, y),
             "descend": lambda: self.descend(loss),
-            "descend along": lambda: self.descend_along(self.gradients(loss)),
+            "descend along": lambda: self.trainer.descend_along(self.trainer.gradients(loss)),
             "draw": lambda: self.store.draw(self.replay, fallback=stream),
         }
         for what in self.order.split(", "):
@@ -87,7 +87,7 @@ def test_a_parameter_that_the_loss_does_not_reach_has_a_gradient_of_zeros():
     learner = made(Beside)
     teach(learner, [0, 1])
     x, y = batch([0, 1])
-    found = learner.gradients(F.cross_entropy(learner.model(x), y))
+    found = learner.trainer.gradients(F.cross_entropy(learner.model(x), y))
     names = [name for name, one in learner.model.named_parameters() if one.requires_grad]
     assert [one.shape for one in found] == [one.shape for one in learner.trainer.trainable]
     silent = {name for name, one in zip(names, found, strict=True) if not one.any()}
@@ -100,7 +100,7 @@ def test_gradients_are_asked_for_and_nothing_is_left_behind():
         parameter.grad = None
     before = learner.state_sha256()
     x, y = batch([0, 1])
-    learner.gradients(F.cross_entropy(learner.model(x), y))
+    learner.trainer.gradients(F.cross_entropy(learner.model(x), y))
     assert all(one.grad is None for one in learner.model.parameters())
     assert learner.state_sha256() == before
 
@@ -109,7 +109,9 @@ def test_too_few_gradients_are_an_error():
     learner = made(Finetune)
     teach(learner, [0, 1])
     with pytest.raises(ValueError, match="shorter"):
-        learner.descend_along([torch.zeros_like(one) for one in learner.trainer.trainable[:-1]])
+        learner.trainer.descend_along(
+            [torch.zeros_like(one) for one in learner.trainer.trainable[:-1]]
+        )
 
 
 # ---- keeping, and then descending
@@ -171,9 +173,9 @@ def test_a_batch_is_kept_in_the_memory_that_is_named_with_fields_of_its_own():
     @dataclass(kw_only=True, eq=False)
     class Two(Finetune):
         def build(self, shape, dtype):
-            self.store = Reservoir(20, shape, dtype, self.rngs["draws"])
+            self.store = Reservoir(20, shape, dtype, self.trainer.rngs["draws"])
             fields = {"step": torch.tensor(0)}
-            self.second = Reservoir(20, shape, dtype, self.rngs["draws"], fields)
+            self.second = Reservoir(20, shape, dtype, self.trainer.rngs["draws"], fields)
 
         def step(self, x, y):
             self.keep(x[:1], y[:1])
@@ -205,12 +207,12 @@ def test_features_are_those_of_the_evaluating_network_of_samples_as_they_are(pre
     teach(learner, [0, 1, 2])
     before = learner.state_sha256()
     x, _ = batch([0, 1, 2] * 300)  # more than are taken at once
-    found = learner.features_of(x)
+    found = learner.trainer.features_of(x)
     assert found.dtype == torch.float32 and not found.requires_grad
     assert found.shape == (900, 8)
-    expected = learner.evaluator.features((x - 0.5) / 2).float().detach()
+    expected = learner.trainer.evaluator.features((x - 0.5) / 2).float().detach()
     torch.testing.assert_close(found, expected)
-    alone = learner.features_of(x[:1])
+    alone = learner.trainer.features_of(x[:1])
     torch.testing.assert_close(alone, found[:1])
     assert learner.state_sha256() == before
     assert all(module.training for module in learner.model.modules())

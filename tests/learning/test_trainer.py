@@ -47,7 +47,7 @@ class Twofold(Finetune):
         return Step.of(loss)
 
     def scorer(self):
-        return Sum(self.evaluator)
+        return Sum(self.trainer.evaluator)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -257,7 +257,7 @@ def test_gradients_are_cut_to_a_largest_norm_as_torch_cuts_them(largest):
         one.prepare((6,), torch.float32)
         one.trainer.add_rows(0, 16)
     born = [one.detach().clone() for one in free.trainer.trainable]
-    gradients = free.gradients(F.cross_entropy(free.model(x), y))
+    gradients = free.trainer.gradients(F.cross_entropy(free.model(x), y))
     norm = torch.cat([one.flatten() for one in gradients]).norm()
     cut.trainer.descend(F.cross_entropy(cut.model(x), y), largest_gradient=largest)
     scale = min(1.0, largest / float(norm))
@@ -283,7 +283,7 @@ def test_a_gradient_in_another_memory_format_moves_its_parameter_all_the_same():
         one = learner()
         gradients = [torch.arange(float(p.numel())).view(p.shape) for p in one.trainer.trainable]
         formed = [g.contiguous(memory_format=form) if g.ndim == 4 else g for g in gradients]
-        one.descend_along(formed)
+        one.trainer.descend_along(formed)
         ends.append(one.model.body[0].weight.detach().clone())
     assert torch.equal(*ends)
     assert torch.allclose(ends[0], 0.1 - torch.arange(108.0).view(4, 3, 3, 3))
@@ -412,7 +412,10 @@ def test_a_state_of_another_kind_of_device_goes_on_with_numbers_of_its_own():
             elsewhere["generators"][name] = {"device": "cuda", "state": torch.zeros(16).byte()}
         other = made(ER, memory=5)
         other.load_state_dict(elsewhere)
-        drawn = [torch.rand(3, generator=other.rngs[name]).tolist() for name in other.rngs]
+        drawn = [
+            torch.rand(3, generator=other.trainer.rngs[name]).tolist()
+            for name in other.trainer.rngs
+        ]
         assert len({str(one) for one in drawn}) == 3
         found.append(drawn)
         initial = torch.Generator()

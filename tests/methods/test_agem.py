@@ -165,7 +165,7 @@ def test_every_step_is_that_of_plain_loops(name, changed):
 def test_the_first_task_is_finetuning(optimizer):
     chosen = {"net": "mlp", "optimizer": optimizer, "lr": 0.01, "weight_decay": 1e-3}
     learner, plain = agem(**chosen), finetune(**chosen)
-    gradients = naive.recorded(learner, "gradients")
+    gradients = naive.recorded(learner.trainer, "gradients")
     for label in (
         0,
         1,
@@ -215,7 +215,7 @@ def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
 
 def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
     learner = agem(net="mlp", lr=1e-3, memory=200, replay=64)
-    found = naive.recorded(learner, "gradients")
+    found = naive.recorded(learner.trainer, "gradients")
     drawn = naive.recorded(learner.store, "draw")
     conflicts = 0
     for item in naive.items("tasks"):
@@ -242,7 +242,7 @@ def mean_loss(learner, samples):
 
 def test_rows_of_a_frozen_head_take_no_part():
     learner = agem(net=nn.Linear(naive.FEATURES, 4), head="frozen")
-    found = naive.recorded(learner, "gradients")
+    found = naive.recorded(learner.trainer, "gradients")
     conflicts = 0
     for item in naive.items("tasks"):
         if item == BOUNDARY:

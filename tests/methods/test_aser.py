@@ -262,10 +262,10 @@ SETTINGS = [{}, {"memory": 9}, {"memory": 15, "pool": 8}, {"neighbours": 1}, {"p
 def test_what_is_replayed_has_the_highest_adversarial_value(settings):
     given = taught(7, **settings)
     stream = as_samples(given, *batch([0, 1, 1, 3], seed=70))
-    state = given.rngs["draws"].get_state()
+    state = given.trainer.rngs["draws"].get_state()
     found = given.retrieve(stream)
 
-    given.rngs["draws"].set_state(state)
+    given.trainer.rngs["draws"].set_state(state)
     slots = given.store.dealt(min(given.eligible + given.half, given.memory))
     candidates, judges = slots[: given.eligible], slots[given.eligible :]
     held = [(given.store.x[each], given.store.y[each]) for each in (candidates, judges)]
@@ -300,10 +300,10 @@ def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     share = [float((before_y[: given.memory] == row).sum()) / given.memory for row in stream.y]
     rare = torch.tensor([one < threshold / 5 for one in share])
     monkeypatch.setattr(given, "is_rare", lambda _: rare)
-    state = given.rngs["draws"].get_state()
+    state = given.trainer.rngs["draws"].get_state()
     judges = given.store.dealt(given.half)
     slots = given.store.others(given.half, judges)
-    given.rngs["draws"].set_state(state)
+    given.trainer.rngs["draws"].set_state(state)
     given.update(stream)
 
     evaluation = (
@@ -422,10 +422,10 @@ def test_scoring_moves_no_statistics_and_needs_no_augmentation():
     for index in range(4):
         given.learn(*images.batch(index))
     stream = as_samples(given, *images.batch(4))
-    draws = given.rngs["augmentation"].get_state()
+    draws = given.trainer.rngs["augmentation"].get_state()
     given.retrieve(stream)
     given.update(stream)
-    assert torch.equal(draws, given.rngs["augmentation"].get_state())
+    assert torch.equal(draws, given.trainer.rngs["augmentation"].get_state())
 
 
 @pytest.mark.parametrize("memory", [2, 3, 9, 30])

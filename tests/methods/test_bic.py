@@ -211,7 +211,7 @@ def test_a_task_end_moves_no_parameter_and_corrects_the_logits_of_new_classes_on
 def test_it_is_the_fit_of_raw_held_out_samples_among_seen_classes():
     learner = tasks(bic(validation=0.3, memory=40), 3)
     held = int(learner.held_out.size)
-    logits = learner.evaluator(learner.held_out.x[:held]).detach()[:, :6]
+    logits = learner.trainer.evaluator(learner.held_out.x[:held]).detach()[:, :6]
     a, b = fitted(logits, learner.held_out.y[:held], torch.arange(6) >= 4, 0.1)
     assert float(learner.correction.factor[5]) == pytest.approx(a, rel=1e-5)
     assert float(learner.correction.shift[5]) == pytest.approx(b, rel=1e-5)
@@ -225,7 +225,7 @@ def test_it_is_discarded_at_the_boundary_and_lives_on_in_what_is_taught():
     assert torch.equal(correction.taught_factor, fit[0])
     assert torch.equal(correction.taught_shift, fit[1])
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
-    torch.testing.assert_close(learner.scores(x), learner.evaluator(x).detach()[:, :4])
+    torch.testing.assert_close(learner.scores(x), learner.trainer.evaluator(x).detach()[:, :4])
 
 
 def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
@@ -234,8 +234,8 @@ def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
     assert int(first.held_out.size) > 0 and int(crowded.held_out.size) == 0
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):
-        assert learner.spent == {}
-        expected = learner.evaluator(x).detach()[:, : len(learner.classes)]
+        assert learner.trainer.spent == {}
+        expected = learner.trainer.evaluator(x).detach()[:, : len(learner.classes)]
         torch.testing.assert_close(learner.scores(x), expected)
 
 
@@ -262,11 +262,14 @@ def test_images_of_the_fit_are_counted():
     learner, count = bic(validation=0.3, memory=40), [0]
     learner.prepare((6,), torch.float32)
     tasks(learner, 1)
-    assert learner.spent == {}
+    assert learner.trainer.spent == {}
     learned(learner, [BOUNDARY, *batches([[2, 3] * 3] * 12, seed=1)])
     on_every_forward(learner, lambda module, given, out: count.append(len(out)))
     learner.end_task()
-    assert learner.spent == {"task ends": Images(trained=0, scored=sum(count))} and sum(count) == 12
+    assert (
+        learner.trainer.spent == {"task ends": Images(trained=0, scored=sum(count))}
+        and sum(count) == 12
+    )
 
 
 # ---- settings

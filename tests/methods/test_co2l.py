@@ -220,7 +220,7 @@ def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
     expected = FittedLinear(features.detach(), learner.store.y[:held], learner.seen)(features)
     torch.testing.assert_close(learner.scores(x), expected[:, :3].detach(), rtol=1e-3, atol=1e-4)
     assert learner.state_sha256() == before
-    assert learner.spent == {"scores": Images(trained=0, scored=6)}
+    assert learner.trainer.spent == {"scores": Images(trained=0, scored=6)}
 
 
 # ---- settings

@@ -66,7 +66,7 @@ def test_nothing_is_trained_on_the_stream():
         assert step.loss.item() == 0 and step.outputs == ()
     learner.end_task()
     assert learner.params_sha256() == before
-    assert learner.cost(10) == (0, 0) and learner.spent == {}
+    assert learner.cost(10) == (0, 0) and learner.trainer.spent == {}
     assert not any(learner.state_dict()["optimizer"].values())
     assert learner._scorer is None
 
@@ -283,7 +283,7 @@ def test_its_images_are_counted_once_for_each_state_that_is_scored(mirror):
         learner.scores(x)
         learner.predict(x)
         assert Flat.trained == 3 * 24 * (1 + mirror)
-        assert learner.spent == {"scores": (repeats * 3 * 24 * (1 + mirror), 0)}
+        assert learner.trainer.spent == {"scores": (repeats * 3 * 24 * (1 + mirror), 0)}
         learner.learn(x[:1], y[:1])
 
 
@@ -353,7 +353,7 @@ def test_a_step_of_the_fit_stays_on_the_device():
     """No value is read on the host and no shape depends on data, as capture asks for."""
     x, y = images(30)
     fit = Fit(taught(x, y, net="resnet18", mirror=True))
-    sources = [*fit.trainer.rngs.values(), *fit.learner.rngs.values()]
+    sources = [*fit.trainer.rngs.values(), *fit.learner.trainer.rngs.values()]
     mode = FakeTensorMode()
     with FakeCopyMode(mode):
         fake = copy.deepcopy(fit, {id(one): one.clone_state() for one in sources})

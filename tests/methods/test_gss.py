@@ -276,11 +276,11 @@ def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[fl
 def test_scores_are_those_of_plain_loops(settings):
     given = taught(5, **settings)
     stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
-    state = given.rngs["draws"].get_state()
+    state = given.trainer.rngs["draws"].get_state()
     slots, genuine = given.store.slots(given.subsets * given.subset_size)
     drawn = [slot for slot, real in zip(slots.tolist(), genuine.tolist(), strict=True) if real]
     assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
-    given.rngs["draws"].set_state(state)
+    given.trainer.rngs["draws"].set_state(state)
     score, diverse = given.scores_of(stream)
     expected, whole = naive_scores(given, drawn, stream)
     assert torch.allclose(score, torch.tensor(expected), atol=1e-5)
@@ -292,9 +292,9 @@ def test_both_kinds_of_batches_occur_and_are_told_apart():
     kinds = set()
     for seed in range(12):
         stream = as_samples(given, *batch([seed % 4] * 3, seed=seed))
-        state = given.rngs["draws"].get_state()
+        state = given.trainer.rngs["draws"].get_state()
         slots, _ = given.store.slots(12)
-        given.rngs["draws"].set_state(state)
+        given.trainer.rngs["draws"].set_state(state)
         _, diverse = given.scores_of(stream)
         _, whole = naive_scores(given, slots.tolist(), stream)
         assert bool(diverse) == (whole < 0)
@@ -311,8 +311,8 @@ def test_scoring_moves_no_statistics_and_needs_no_augmentation():
     x, y = source.batch(3)
     found = []
     for seed in (1, 2):
-        given.rngs["augmentation"].manual_seed(seed)
-        given.rngs["draws"].manual_seed(0)
+        given.trainer.rngs["augmentation"].manual_seed(seed)
+        given.trainer.rngs["draws"].manual_seed(0)
         before = given.params_sha256()
         found.append(given.scores_of(as_samples(given, x, y))[0])
         assert given.params_sha256() == before

@@ -177,8 +177,10 @@ def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
     assert not bool(fields["known"].any())
     learner.end_task()
     assert fields["known"][:8].tolist() == [1] * 8
-    torch.testing.assert_close(fields["features"][:8], learner.features_of(learner.store.x[:8]))
-    assert learner.spent == {"task ends": Images(trained=0, scored=8)}
+    torch.testing.assert_close(
+        fields["features"][:8], learner.trainer.features_of(learner.store.x[:8])
+    )
+    assert learner.trainer.spent == {"task ends": Images(trained=0, scored=8)}
     learned(learner, batches([BOUNDARY, *[[2, 2, 2, 2]] * 4], seed=1))
     is_new = learner.store.y[:8] == 2
     assert bool(is_new.any()) and torch.equal(fields["known"][:8], (~is_new).float())

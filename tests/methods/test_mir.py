@@ -42,7 +42,7 @@ def stored(learner):
 
 
 def stream_gradient(learner, stream):
-    return learner.gradients(cross_entropy(*learner.forward(stream), among=learner.seen))
+    return learner.trainer.gradients(cross_entropy(*learner.forward(stream), among=learner.seen))
 
 
 # ---- choosing
@@ -137,10 +137,10 @@ def test_candidates_are_scored_without_augmentation():
     learner.learn(images, [0, 1] * 5)
     g = [torch.ones_like(one) for one in learner.trainer.trainable]
     memory = stored(learner)
-    state = learner.rngs["augmentation"].get_state()
+    state = learner.trainer.rngs["augmentation"].get_state()
     first, second = (learner.interference(memory, g) for _ in range(2))
     assert len(first) == len(memory.y) and torch.equal(first, second)
-    assert torch.equal(state, learner.rngs["augmentation"].get_state())
+    assert torch.equal(state, learner.trainer.rngs["augmentation"].get_state())
 
 
 # ---- whole steps

@@ -337,7 +337,7 @@ def test_a_window_lies_inside_the_features(monkeypatch):
 
     x, y = images_of([0, 1], 1)
     learner.learn(x, y)
-    features = F.normalize(learner.evaluator.features(learner.views.normalise(x)))
+    features = F.normalize(learner.trainer.evaluator.features(learner.views.normalise(x)))
     monkeypatch.setattr(ocm_module.torch, "randint", last)
     with recorded(learner) as kept:
         learner.learn(x, y)

@@ -70,7 +70,7 @@ def seen_by(*modules: nn.Module):
 
 def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
     """The backbone that trains and its evaluating twin."""
-    return learner.model.body, learner.evaluator.body
+    return learner.model.body, learner.trainer.evaluator.body
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     learner = scr(augment=name)
     learner.prepare((3, 4, 4), torch.uint8)
     x, _ = images_of([0] * 20, 1, channels=3)
-    source = learner.rngs["augmentation"].clone_state()
+    source = learner.trainer.rngs["augmentation"].clone_state()
     augmentation, area = {
         "crop-grey": (augment.crop_grey, (0.6, 1.0)),
         "contrastive": (augment.contrastive, (0.2, 1.0)),
@@ -301,7 +301,7 @@ def test_the_gradient_probe_has_nothing_to_see():
 def test_a_review_is_a_step_along_a_tenth_of_the_memorys_gradient():
     learner = taught(scr(replay=40), [0, 1, 0, 1], [1, 2, 2])
     whole = Samples(learner.store.x[:7], learner.store.y[:7], torch.ones(7))
-    gradients = learner.gradients(learner.contrast(whole))
+    gradients = learner.trainer.gradients(learner.contrast(whole))
     before = parameters(learner)
     learner.end_task()
     for old, gradient, new in zip(before, gradients, parameters(learner), strict=True):
@@ -331,23 +331,27 @@ def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
         learner.end_task()
         learner.new_task()
     assert sum(len(inputs) for inputs, _ in calls) == 2 * 12
-    assert learner.spent == {"task ends": Images(trained=24)}
+    assert learner.trainer.spent == {"task ends": Images(trained=24)}
     taught(learner, [2] * 9).new_task()
-    assert learner.spent == {"task ends": Images(trained=24 + 40)}
+    assert learner.trainer.spent == {"task ends": Images(trained=24 + 40)}
 
 
 def test_the_review_of_mirrored_images_is_counted():
     learner = taught(scr(mirror=True), [0, 1, 0], [0], make=images_of)
     with seen_by(*bodies(learner)) as calls:
         learner.end_task()
-    assert learner.spent["task ends"] == Images(trained=sum(len(x) for x, _ in calls)) == (16, 0)
+    assert (
+        learner.trainer.spent["task ends"]
+        == Images(trained=sum(len(x) for x, _ in calls))
+        == (16, 0)
+    )
 
 
 def test_without_review_the_end_of_a_task_changes_nothing():
     learner = taught(scr(review=False), [0, 1], [0, 1])
     before = learner.params_sha256()
     learner.end_task()
-    assert learner.params_sha256() == before and learner.spent == {}
+    assert learner.params_sha256() == before and learner.trainer.spent == {}
 
 
 # ---- class means
@@ -407,7 +411,7 @@ def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
         assert [len(inputs) for inputs, _ in calls] == [512, 88, 2, 2]
         learner.learn(x, [0, 1])
         learner.predict(x)
-    assert learner.spent == {"scores": Images(trained=0, scored=1200)}
+    assert learner.trainer.spent == {"scores": Images(trained=0, scored=1200)}
 
 
 def test_scoring_leaves_batchnorm_alone():

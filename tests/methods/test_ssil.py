@@ -225,7 +225,8 @@ def test_distillation_holds_what_the_previous_network_said_within_a_task():
         learner = learned(ssil(memory=0, net="mlp", lr=0.1, strength=strength), items)
         views = torch.cat([x for x, _ in items[11:]])
         now, then = (
-            net(views)[:, :2].softmax(dim=1) for net in (learner.evaluator, learner.previous)
+            net(views)[:, :2].softmax(dim=1)
+            for net in (learner.trainer.evaluator, learner.previous)
         )
         return float(F.mse_loss(now, then).detach())
 

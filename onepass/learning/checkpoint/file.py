@@ -47,8 +47,10 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
         name: None if callable(value) else value  # a network, a function: files hold no code
         for name, value in learner.get_params().items()
     }
-    scorer = scorer_state(learner) if learner.only_predicts or not memory else None
-    known = bool(learner.names) and learner.names.keys() >= set(learner.classes)
+    scorer = scorer_state(learner) if learner._only_predicts or not memory else None
+    names = learner._names
+    known = bool(names) and names.keys() >= set(learner.classes)
+    spent = learner.trainer.spent if learner.prepared else {}
     settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
@@ -56,8 +58,8 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
         "settings": settings,
         "state": good_state(learner, memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
-        "spent": {purpose: list(images) for purpose, images in learner.spent.items()},
-        **({"class_names": list(learner.names.values())} if known else {}),
+        "spent": {purpose: list(images) for purpose, images in spent.items()},
+        **({"class_names": list(names.values())} if known else {}),
     }
 
 
@@ -79,18 +81,18 @@ def scorer_state(learner: Learner) -> dict[str, Any] | None:
     if not learner.steps or not stores_of(learner):
         return None
     with learner._turns.look():
-        return _own_tensors(learner._made_scorer(), learner.answering)
+        return _own_tensors(learner._made_scorer(), learner.trainer.answering)
 
 
 def only_predict(learner: Learner, state: dict[str, Any]) -> None:
     """The memory is not there: scores are made with this `scorer_state`, and nothing is learned
     from here on."""
     made = learner._made_scorer()  # of an empty memory: what it holds is all to come
-    own = _own_tensors(made, learner.answering)
+    own = _own_tensors(made, learner.trainer.answering)
     expect_alike(state, own, "scorer")
     for name, value in own.items():
         value.copy_(state[name])
-    learner.only_predicts = True
+    learner._only_predicts = True
 
 
 def _own_tensors(scorer: nn.Module, network: nn.Module) -> dict[str, Tensor]:
@@ -223,8 +225,10 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
         only_predict(learner, content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
-        learner.names = dict(enumerate(content["class_names"]))
-    learner.spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
+        learner.class_names = content["class_names"]
+    spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
+    if learner.prepared:
+        learner.trainer.spent = spent
     return learner
 
 

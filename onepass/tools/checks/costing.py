@@ -172,7 +172,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
         x, y = stream.batch(stop)
         rows = learner._admit(y.tolist())
         mode = FakeTensorMode()
-        clones = {id(rng): rng.clone_state() for rng in learner.rngs.values()}
+        clones = {id(rng): rng.clone_state() for rng in learner.trainer.rngs.values()}
         with FakeCopyMode(mode):
             fake = copy.deepcopy(learner, clones)
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]

@@ -83,7 +83,7 @@ def large_logits_do_no_harm(method: Method) -> None:
     learner = teach(make(method), stream, last=12)
     x, y = stream.batch(12)
     with torch.no_grad():
-        logits = learner.evaluator(learner.views.normalise(x.to(learner.where)))
+        logits = learner.trainer.evaluator(learner.views.normalise(x.to(learner.where)))
         learner.model.head.weight.mul_(1e4 / logits.abs().max())
     step = learner.learn(x, y)
     expect_finite(step.loss, "the loss at logits of 1e4")

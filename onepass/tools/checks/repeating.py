@@ -78,7 +78,7 @@ def global_generators_are_left_alone(method: Method) -> None:
         torch.set_rng_state(kept[0])
         np.random.set_state(kept[1])
         random.setstate(kept[2])
-        wanted = "draws from `self.rngs` only"
+        wanted = "draws from `self.trainer.rngs` only"
         expect(not moved, wanted, "that torch's global generator has moved", DRAWS)
     expect_same(ends[0], ends[1], "learning not to read a global generator", DRAWS)
 

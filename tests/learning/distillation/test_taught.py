@@ -148,7 +148,11 @@ def noted_by(learner, note):
     """What `note` makes of the learner before each descent, when `learner.noted` holds the forwards
     since the last one: what the network said, and of which samples."""
     learner.noted, expected = [], []
-    note_forward, descend, gradients = learner.note, learner.descend, learner.gradients
+    note_forward, descend, gradients = (
+        learner.trainer.note,
+        learner.descend,
+        learner.trainer.gradients,
+    )
 
     def noting_forward(outputs, batches):
         learner.noted.append(list(zip(outputs, batches, strict=True)))
@@ -162,8 +166,8 @@ def noted_by(learner, note):
 
         return go_on
 
-    learner.note = noting_forward
-    learner.descend, learner.gradients = noting_first(descend), noting_first(gradients)
+    learner.trainer.note = noting_forward
+    learner.descend, learner.trainer.gradients = noting_first(descend), noting_first(gradients)
     return expected
 
 
@@ -286,7 +290,7 @@ def test_one_average_may_teach_and_another_predict():
     )
     x = corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
     assert torch.equal(both.scores(x), both.trainer.distillation.averaged(x)[:, :4])
-    assert torch.equal(alone.scores(x), alone.evaluator(x)[:, :4])
+    assert torch.equal(alone.scores(x), alone.trainer.evaluator(x)[:, :4])
     assert copy_bytes(both) == 2 * copy_bytes(one)
     assert "teaching" not in one.state_dict()["parts"], "it is saved once"
 

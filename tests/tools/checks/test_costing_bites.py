@@ -65,7 +65,7 @@ class AsksTheAverageForNothing(ER):
 @breaks("an_average_may_teach", "samples more than once")
 class TakesTheBatchInEveryRepeat(ER):
     def keep(self, x, y):
-        if not self.lets_in:
+        if not self.trainer.lets_in:
             self.store.add(x, y)
         super().keep(x, y)
 

@@ -126,7 +126,7 @@ class OrdersByLabel(ER):
 class LooksAtItsCaller(ER):
     def learn(self, x, y):
         if any(frame.function == "walk" for frame in inspect.stack()):
-            torch.rand(1, generator=self.rngs["draws"]) if self.steps else None
+            torch.rand(1, generator=self.trainer.rngs["draws"]) if self.steps else None
         return super().learn(x, y)
 
 
@@ -181,7 +181,7 @@ class NeverFreezes(ER):
 @breaks("probing_changes_nothing")
 class DrawsWhenItsOutputsAreRead(ER):
     def step(self, x, y):
-        done, rng = super().step(x, y), self.rngs["draws"]
+        done, rng = super().step(x, y), self.trainer.rngs["draws"]
 
         class Late(tuple):
             def __iter__(self):
@@ -195,7 +195,7 @@ class DrawsWhenItsOutputsAreRead(ER):
 class DrawsForItsAverage(ER):
     def descend(self, loss):
         if self.trainer.distillation.averaged is not None:
-            torch.rand(1, generator=self.rngs["draws"])
+            torch.rand(1, generator=self.trainer.rngs["draws"])
         super().descend(loss)
 
 

@@ -29,7 +29,7 @@ class AnswersTooEarly(ER):
 @breaks("predict_leaves_no_trace")
 class DrawsWhilePredicting(ER):
     def scores(self, x):
-        torch.rand(1, generator=self.rngs["draws"])
+        torch.rand(1, generator=self.trainer.rngs["draws"])
         return super().scores(x)
 
 
@@ -59,7 +59,7 @@ class Asking(nn.Module):
         super().__init__()
 
         def ask(x):
-            return learner.evaluator(x)
+            return learner.trainer.evaluator(x)
 
         self.ask = ask
 
@@ -79,7 +79,7 @@ class ScoresThroughTheLearner(ER):
 )
 class DrawsForASnapshot(ER):
     def snapshot(self):
-        torch.rand(1, generator=self.rngs["draws"])
+        torch.rand(1, generator=self.trainer.rngs["draws"])
         return super().snapshot()
 
 
@@ -99,7 +99,7 @@ class StopsLearning(ER):
 @breaks("the_average_predicts", "found scores that come from the network that trains")
 class PredictsItself(ER):
     def scorer(self):
-        return self.evaluator
+        return self.trainer.evaluator
 
 
 @BROKEN.each

@@ -26,14 +26,14 @@ def registered(monkeypatch):
 class AsksTheSystem(ER):
     def build(self, shape, dtype):
         super().build(shape, dtype)
-        self.rngs["draws"].manual_seed(int.from_bytes(os.urandom(4), "big"))
+        self.trainer.rngs["draws"].manual_seed(int.from_bytes(os.urandom(4), "big"))
 
 
 @breaks("other_seed_other_bits")
 class IgnoresItsSeed(ER):
     def build(self, shape, dtype):
-        self.trainer.rngs = {name: generator(0, name) for name in self.rngs}
-        self.views.rng = self.rngs["augmentation"]
+        self.trainer.rngs = {name: generator(0, name) for name in self.trainer.rngs}
+        self.views.rng = self.trainer.rngs["augmentation"]
         super().build(shape, dtype)
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -109,7 +109,7 @@ class SharesItsCount(ER):
     def step(self, x, y):
         self.steps_of_all.append(1)
         if len(self.steps_of_all) == 4:
-            torch.rand(1, generator=self.rngs["draws"])
+            torch.rand(1, generator=self.trainer.rngs["draws"])
         return super().step(x, y)
 
 
