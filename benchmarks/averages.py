@@ -128,7 +128,9 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     """Networks by the statistics of the memory, as it is and with more of the newest classes."""
     held = int(learner.store.size)
     is_new = learner.new[learner.store.y[:held]]
-    slots = {"memory's norms": evenly(torch.arange(held, device=learner.where), NORMALISED_BY)}
+    slots = {
+        "memory's norms": evenly(torch.arange(held, device=learner.trainer.where), NORMALISED_BY)
+    }
     slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
     known = len(learner.classes)
     slots["capped"] = partly_new(is_new, new_share(known - int(learner.new.sum()), known))

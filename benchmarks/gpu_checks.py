@@ -39,8 +39,8 @@ def main() -> None:
             method = with_lessons(method)
         for name in NEEDS_GPU:
             began, found = time.perf_counter(), {"problem": None}
-            if name in method.exempt:
-                found = {"exempt": method.exempt[name]}
+            if name in method.traits.exempt:
+                found = {"exempt": method.traits.exempt[name]}
             else:
                 try:
                     CHECKS[name](method)

@@ -54,7 +54,7 @@ def checked(key: str) -> list[dict[str, object]]:
     """What became of each check, with a small memory and the settings of quick tests."""
     learner = registry.get(key).learner
     memory = {"memory": 100} if "memory" in setting_names(learner) else {}
-    model = OnePassClassifier(key, device="cpu", **memory, **learner.quick)
+    model = OnePassClassifier(key, device="cpu", **memory, **learner.traits.quick)
     with warnings.catch_warnings(action="ignore"):
         return check_estimator(
             model, expected_failed_checks=EXPECTED_TO_FAIL, on_fail=None, on_skip=None

@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 
 import onepass
-from onepass.base.parts import Images, Step
+from onepass.base.parts import Images, Samples, Step
+from onepass.base.settings import require
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.learner import Learner
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
+from onepass.learning.traits import Traits
 
 
 @method("lwf", paper="Li, Hoiem, Learning without Forgetting", year=2016, boundaries="uses")
@@ -50,12 +52,12 @@ class LwF(Learner):
     temperature: float = 2.0
 
     previous: Previous = field(init=False)
-    exempt: ClassVar[dict[str, str]] = {"memory_reaches_the_gradient": "it keeps no samples"}
+    traits: ClassVar[Traits] = Traits(exempt={"memory_reaches_the_gradient": "it keeps no samples"})
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("strength", self.strength >= 0, "zero or more")
-        self.require("temperature", self.temperature > 0, "positive")
+        require(self, "strength", self.strength >= 0, "zero or more")
+        require(self, "temperature", self.temperature > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.previous = Previous(self.trainer)  # taken anew at every boundary
@@ -65,7 +67,7 @@ class LwF(Learner):
         return Images(trained=views, scored=views)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                      (b)
+        stream = Samples.of(x, y)  # X^new                      (b)
         (stream_out,) = self.forward(stream)  # o                    (b, C)
         taught = self.previous(stream_out.views)  # o'               (b, C)
 

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 import onepass
-from onepass.base.parts import Images, Output, Step
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import require
 from onepass.functional.losses import mean, one_hot
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -54,7 +55,7 @@ class PCR(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("temperature", self.temperature > 0, "positive")
+        require(self, "temperature", self.temperature > 0, "positive")
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return cosine_head(features, rng, scale=1 / self.temperature)
@@ -63,9 +64,9 @@ class PCR(Replay):
         return Images(trained=2 * (batch + self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # (b)
+        stream = Samples.of(x, y)  # (b)
         replay = self.store.draw(self.replay, fallback=stream)  # (r)
-        outputs = self.forward_apart(stream.then(stream), replay.then(replay))
+        outputs = self.forward(stream.then(stream), replay.then(replay), apart=True)
         loss = proxy_contrast(Output.of_all(outputs))
 
         self.keep(x, y)

@@ -26,7 +26,7 @@ def remark(info: MethodInfo) -> str:
     """What makes a method's row not comparable with the others, from what it says of itself."""
     if info.one_task:
         return " (all classes at once, not online)"
-    if info.learner.trains_to_score:
+    if info.learner.traits.trains_to_score:
         return " (trains when it is scored)"
     return ""
 

@@ -61,4 +61,4 @@ def test_a_document_without_marks_is_refused():
 def test_a_remark_says_what_the_registry_says():
     remarks = {info.key: script["remark"](info) for info in registry.methods()}
     for info in registry.methods():
-        assert bool(remarks[info.key]) == (info.one_task or info.learner.trains_to_score)
+        assert bool(remarks[info.key]) == (info.one_task or info.learner.traits.trains_to_score)

@@ -26,7 +26,7 @@ WORDS = ("owl", "cat", "bee")  # neither in alphabetical order nor in that of th
 def classifier(method="er", **settings):
     learner = registry.get(method).learner
     kept = {"memory": 30} if "memory" in setting_names(learner) else {}
-    return OnePassClassifier(method, device="cpu", **{**kept, **learner.quick, **settings})
+    return OnePassClassifier(method, device="cpu", **{**kept, **learner.traits.quick, **settings})
 
 
 def rows(count=30):

@@ -24,6 +24,11 @@ class Samples(NamedTuple):
     y: Tensor
     weight: Tensor
 
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Samples:
+        """Returns samples that all count, as those of a stream batch do."""
+        return cls(x, y, torch.ones_like(y, dtype=torch.float32))
+
     def then(self, other: Samples) -> Samples:
         if not len(other.y):
             return self

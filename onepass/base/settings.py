@@ -131,6 +131,13 @@ def check_types(configured: Any) -> None:
         check(told(cls, name), getattr(configured, name), _types(cls)[name])
 
 
+def require(configured: Any, name: str, holds: bool, wanted: str) -> None:
+    """Raises an InputError that names the setting, unless it `holds`."""
+    if not holds:
+        value = quoted(getattr(configured, name))
+        raise InputError(f"{told(type(configured), name)} must be {wanted}, not {value}")
+
+
 def told(cls: type, name: str) -> str:
     """Returns a setting's name for a message, with whose it is."""
     return f"{_key(cls)}: {name}" if _key(cls) else name

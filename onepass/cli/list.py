@@ -17,8 +17,6 @@ from onepass.data.catalogue import CATALOGUE
 from onepass.data.registry import DATASETS
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
-from onepass.learning.image_counts import images_of
-from onepass.learning.memory_contents import stores_of
 from onepass.runs.spec import preset_names
 from onepass.streams.registry import STREAMS
 
@@ -73,6 +71,8 @@ def list_(
 
 
 def _methods() -> list[dict[str, Any]]:
+    from onepass.learning.image_counts import images_of
+
     entries = []
     for info in registry.methods():
         images = images_of(info.learner(), batch=10)
@@ -99,6 +99,8 @@ def _stores(method: type[Learner]) -> list[Store]:
     """What a method keeps, asked of its memories for so many colour images of 32 pixels."""
     import torch
     from torch import nn
+
+    from onepass.learning.memory_contents import stores_of
 
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}

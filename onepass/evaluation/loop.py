@@ -97,7 +97,7 @@ def make_ready(learner: Learner, stream: Stream) -> None:
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if any(isinstance(label, str) for label in learner.classes[:1]):
         raise InputError("this learner's labels are text, and those of a stream are numbers")
-    if not learner.prepared:
+    if not learner._prepared:
         first, _ = stream.batch(0)
         with room_for(_numbers(learner, stream)):
             learner.prepare(tuple(first.shape[1:]), first.dtype)
@@ -138,7 +138,7 @@ def _walk(
     start: Tick,
     listener: Listener,
 ) -> Iterator[Tick]:
-    stream = stream.on(learner.where)
+    stream = stream.on(learner.trainer.where)
     test = TestSet(stream)
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried
@@ -186,7 +186,7 @@ def _walk_batches(
     if (first := next(upcoming, None)) is None:
         raise InputError("the stream has no batch")
     sample = inputs.as_samples(first[0])[0]
-    if not learner.prepared:
+    if not learner._prepared:
         learner.prepare(tuple(sample.shape), sample.dtype)
     listener.started(Run(learner, None))
     clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
@@ -258,7 +258,7 @@ def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) ->
     each task unless it has to train for it and nobody asked, and after each `every`."""
     if every is not None and done % every == 0:
         return True
-    at_task_ends = every is not None or not learner.trains_to_score
+    at_task_ends = every is not None or not learner.traits.trains_to_score
     return stream.ends_task(done - 1) and (at_task_ends or done == len(stream))
 
 

@@ -16,7 +16,7 @@ from onepass.streams import Stream
 
 def check_prequential(learner: Learner | type[Learner]) -> None:
     """Raises an InputError for a method that would train anew before each batch."""
-    if learner.trains_to_score:
+    if learner.traits.trains_to_score:
         raise InputError(
             f"{learner.key!r} trains whenever it is scored, and prequential scores are asked for "
             "before each batch: leave prequential out; `every` scores it now and then"

@@ -19,7 +19,7 @@ def expect_finite(learner: Learner) -> None:
     loss = learner._last_loss
     if loss is not None and not bool(torch.isfinite(loss)):
         raise _diverged(learner, f"the loss of {learner.key!r} is {float(loss)}")
-    if learner.prepared:
+    if learner._prepared:
         expect_finite_network(learner, learner.model)
 
 

@@ -37,9 +37,9 @@ from onepass.base.settings import (
     check_types,
     make_plain,
     non_defaults,
+    require,
     setting_names,
     shown_as_made,
-    told,
 )
 from onepass.base.text import as_html, brief, quoted
 from onepass.functional.views import Augment, Views, can_be_captured, expect_colours
@@ -58,6 +58,7 @@ from onepass.learning.memory_contents import (
 from onepass.learning.network_copies import Rule
 from onepass.learning.predictor import Predictor
 from onepass.learning.trainer import Trainer, Training, linear_head, no_modules
+from onepass.learning.traits import Traits
 from onepass.memory import Store
 from onepass.nets import Classifier, Head, Precision, optimisers
 
@@ -156,15 +157,7 @@ class Learner(ABC):
 
     key: ClassVar[str] = ""  # the name of the method
     presets: ClassVar[dict[str, Preset]] = {}  # other settings by name, each with its source
-    exempt: ClassVar[dict[str, str]] = {}  # checks that cannot apply, with the reason
-    quick: ClassVar[dict[str, Any]] = {}  # settings under which a test takes seconds
-    forgets: ClassVar[bool] = False  # near fine-tuning by design, where classes do not come back
-    capturable: ClassVar[bool] = True  # whether a step can be a CUDA graph
-    later_steps_differ: ClassVar[bool] = False  # then a step may ask if this is the first task
-    trains_to_score: ClassVar[bool] = False  # then it is scored at the end only, unless asked
-
-    # settings that must stay as by default, its own or inherited ones, each with the reason
-    cannot: ClassVar[dict[str, str]] = {}
+    traits: ClassVar[Traits] = Traits()
 
     store: Store = field(init=False)
     steps: int = field(init=False, default=0)
@@ -217,7 +210,7 @@ class Learner(ABC):
 
     # ---- what a step is written with
     #
-    #     stream = self.as_samples(x, y)                            # (b)
+    #     stream = Samples.of(x, y)                                 # (b)
     #     replay = self.store.draw(self.replay, fallback=stream)    # (r)
     #     stream_out, replay_out = self.forward(stream, replay)     # logits (b, C) (r, C)
     #     ...                                                       # the paper: a loss of these
@@ -237,10 +230,6 @@ class Learner(ABC):
         return self.trainer.views
 
     @property
-    def where(self) -> torch.device:
-        return self.trainer.where
-
-    @property
     def seen(self) -> Tensor:
         """Rows of the head that have a class, a mask (C)."""
         return self.trainer.seen
@@ -255,14 +244,14 @@ class Learner(ABC):
         """Rows whose class is older, a mask (C)."""
         return self.trainer.old
 
-    def as_samples(self, x: Tensor, y: Tensor) -> Samples:
-        """The stream batch: samples that all count."""
-        return Samples(x, y, torch.ones_like(y, dtype=torch.float32))
-
-    def forward(self, *batches: Samples) -> list[Output]:
-        """Logits of the views of each batch, from one forward of all: BatchNorm sees them as one
-        batch."""
+    def forward(self, *batches: Samples, apart: bool = False) -> list[Output]:
+        """Returns logits of the views of each batch, from one forward of all: BatchNorm sees them
+        as one batch. With `apart` each batch has a forward of its own, and BatchNorm sees it
+        alone."""
         x = batches[0].x if len(batches) == 1 else torch.cat([batch.x for batch in batches])
+        return self._forward_apart(x, batches) if apart else self._forward(x, batches)
+
+    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
         views, logits = self.model.view_forward(x, self.views)
         sizes = [len(batch.y) for batch in batches]
         pieces = self.views.cut(logits, sizes)
@@ -277,14 +266,12 @@ class Learner(ABC):
     def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
         return self.views.cut(views, sizes)[place]
 
-    def forward_apart(self, *batches: Samples) -> list[Output]:
-        """The same from a forward of its own for each batch: BatchNorm sees each alone."""
+    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
         sizes = [len(batch.y) for batch in batches]
-        views = self.views(torch.cat([batch.x for batch in batches]))
         outputs = []
-        for batch, piece in zip(batches, self.views.cut(views, sizes), strict=True):
+        for batch, piece in zip(batches, self.views.cut(self.views(x), sizes), strict=True):
             logits = self.model.train_forward(piece)
-            outputs.append(self.trainer.output(logits, batch, partial(torch.Tensor.detach, piece)))
+            outputs.append(self.trainer.output(logits, batch, partial(Tensor.detach, piece)))
             self.trainer.note(outputs[-1:], [batch])
         return outputs
 
@@ -311,7 +298,7 @@ class Learner(ABC):
         batch = inputs.as_labels(y, len(samples))
         expect_colours(self.augment, samples)
         with self._changing():
-            if not self.prepared:
+            if not self._prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
             brings_new = self.book.has_unseen(batch)
@@ -320,7 +307,7 @@ class Learner(ABC):
             try:
                 with self._undoing_admission(batch) if brings_new else nullcontext():
                     rows = self._admit(batch)
-                    x = samples.to(self.where)
+                    x = samples.to(self.trainer.where)
                     step = self.trainer.run(self.step, x, rows)
                 if not brings_new:  # it moves the book only once it has been learned
                     self.book.enter(batch)
@@ -386,7 +373,7 @@ class Learner(ABC):
         return self.book.task
 
     @property
-    def prepared(self) -> bool:
+    def _prepared(self) -> bool:
         """Whether network, optimiser and parts are there; from then on no setting changes."""
         return self._trainer is not None
 
@@ -420,12 +407,12 @@ class Learner(ABC):
             self._scorer = None  # it may have been made from the memory
             kept = self.kept
             gone = chosen(kept.y == label if where is None else where, kept)
-            return removed_from(stores_of(self), gone, unlearned=self.trains_to_score)
+            return removed_from(stores_of(self), gone, unlearned=self.traits.trains_to_score)
 
     @property
     def views_per_sample(self) -> int:
         """How often a step trains each sample: twice if it is mirrored, which vectors are not."""
-        return self.views.per_sample if self.prepared else 1 + self.mirror
+        return self.views.per_sample if self._prepared else 1 + self.mirror
 
     def __repr__(self) -> str:
         made = shown_as_made(self)
@@ -461,38 +448,32 @@ class Learner(ABC):
     def check_settings(self) -> None:
         """Raises an InputError if settings are no good; a method checks its own besides."""
         usual = {setting.name: setting.default for setting in fields(self)}
-        for name, why in self.cannot.items():
+        for name, why in self.traits.cannot.items():
             check_name(type(self), name)
             wanted = f"{as_text(usual[name])}: {why}"
-            self.require(name, getattr(self, name) == usual[name], wanted)
+            require(self, name, getattr(self, name) == usual[name], wanted)
         self._check_averages()
-        self.require("repeats", self.repeats >= 1, "at least 1")
-        self.require("lr", self.lr > 0, "positive")
-        self.require("weight_decay", self.weight_decay >= 0, "zero or more")
-        self.require("gap", self.gap >= 1, "at least 1")
-        self.require("std", self.std is None or min(self.std, default=0) > 0, "positive")
+        require(self, "repeats", self.repeats >= 1, "at least 1")
+        require(self, "lr", self.lr > 0, "positive")
+        require(self, "weight_decay", self.weight_decay >= 0, "zero or more")
+        require(self, "gap", self.gap >= 1, "at least 1")
+        require(self, "std", self.std is None or min(self.std, default=0) > 0, "positive")
         same = (self.mean is None) == (self.std is None)
-        self.require("mean", same, "given together with std")
+        require(self, "mean", same, "given together with std")
         capturable = self.engine != "graph" or can_be_captured(self.augment)
-        self.require("engine", capturable, "auto or eager for an augment that is not capturable")
+        require(self, "engine", capturable, "auto or eager for an augment that is not capturable")
 
     def _check_averages(self) -> None:
         for name in ("average", "distil_from"):
             rule = getattr(self, name)
             decay = rule if isinstance(rule, float | int) else 0
-            self.require(name, 0 <= decay < 1, "a decay in [0, 1), growing, arrivals, or none")
-        self.require("distil", self.distil >= 0, "zero or more")
+            require(self, name, 0 <= decay < 1, "a decay in [0, 1), growing, arrivals, or none")
+        require(self, "distil", self.distil >= 0, "zero or more")
         taught = self.average is not None or self.distil_from is not None
-        self.require("distil", taught or not self.distil, "0 where there is no average to teach")
+        require(self, "distil", taught or not self.distil, "0 where there is no average to teach")
         used = self.distil_from is None or self.distil > 0
-        self.require("distil_from", used, "none where distil is 0 and nothing is taught")
-        self.require("distil_temperature", self.distil_temperature > 0, "positive")
-
-    def require(self, name: str, holds: bool, wanted: str) -> None:
-        if not holds:
-            raise InputError(
-                f"{told(type(self), name)} must be {wanted}, not {quoted(getattr(self, name))}"
-            )
+        require(self, "distil_from", used, "none where distil is 0 and nothing is taught")
+        require(self, "distil_temperature", self.distil_temperature > 0, "positive")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments (scikit-learn's name for them, so that its `clone` works)."""
@@ -601,7 +582,7 @@ class Learner(ABC):
                 dtype,
                 make_head=self.make_head,
                 extra_modules=self.extra_modules,
-                capturable=self.capturable,
+                capturable=self.traits.capturable,
             )
         except OnepassError:
             raise
@@ -642,9 +623,11 @@ class Learner(ABC):
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
-        if self.where.type != "cuda":
-            return rows.to(self.where)
-        return rows.pin_memory().to(self.where, non_blocking=True)  # without waiting for the GPU
+        if self.trainer.where.type != "cuda":
+            return rows.to(self.trainer.where)
+        return rows.pin_memory().to(
+            self.trainer.where, non_blocking=True
+        )  # without waiting for the GPU
 
     def _draw_boundary_before(self, batch: list[Label]) -> None:
         if self.book.boundary_due(batch):
@@ -669,7 +652,7 @@ class Learner(ABC):
         self.trainer.unfinished = True
         self.book.close_task()
         self._task_ended = False
-        if self.later_steps_differ and self.task == 1:
+        if self.traits.later_steps_differ and self.task == 1:
             self.trainer.expect_another_step()
         self.trainer.new_task()
         self.trainer.unfinished = False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.parts import Images, Part
+from onepass.base.settings import require
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Reservoir, Store
@@ -39,17 +40,18 @@ class WithMemory(Learner):
 
     store: Store = field(init=False)
     newest: Newest = field(init=False)
-    least_memory: ClassVar[int] = 0
 
     def check_settings(self) -> None:
         super().check_settings()
-        enough = f"at least {self.least_memory}" if self.least_memory else "zero or more"
-        self.require("memory", self.memory >= self.least_memory, enough)
+        least = self.traits.least_memory
+        require(
+            self, "memory", self.memory >= least, f"at least {least}" if least else "zero or more"
+        )
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = self.make_store(shape, dtype, self.trainer.rngs["draws"])
         if self.norms == "memory":
-            self.newest = Newest(self.where)
+            self.newest = Newest(self.trainer.where)
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         """The memory; a method with one of its own makes it here."""
@@ -125,7 +127,7 @@ class Replay(WithMemory):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("replay", self.replay >= 1, "at least 1")
+        require(self, "replay", self.replay >= 1, "at least 1")
 
     def cost(self, batch: int) -> Images:
         return Images(trained=(batch + self.replay) * self.views_per_sample)

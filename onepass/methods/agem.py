@@ -43,11 +43,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Step
+from onepass.base.parts import Samples, Step
 from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.nets import combined, of_free_rows
 
 
@@ -88,7 +89,7 @@ class AGEM(Replay):
     True
     """
 
-    forgets: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(forgets=True)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "replay": 10, "augment": "none"},
@@ -98,7 +99,7 @@ class AGEM(Replay):
     }
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                       (b)
+        stream = Samples.of(x, y)  # X^new                       (b)
         (stream_out,) = self.forward(stream)  # logits                (b, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
         g = self.trainer.gradients(stream_loss)

@@ -50,10 +50,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.base.parts import Images, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.memory import Dealing
 
 
@@ -132,7 +133,7 @@ class ASER(Replay):
     neighbours: int = 3
 
     store: Dealing = field(init=False)
-    least_memory: ClassVar[int] = 2
+    traits: ClassVar[Traits] = Traits(least_memory=2)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -151,8 +152,8 @@ class ASER(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("pool", self.pool >= self.replay, f"at least {self.replay} (replay)")
-        self.require("neighbours", self.neighbours >= 1, "at least 1")
+        require(self, "pool", self.pool >= self.replay, f"at least {self.replay} (replay)")
+        require(self, "neighbours", self.neighbours >= 1, "at least 1")
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -178,7 +179,7 @@ class ASER(Replay):
         return Images(trained=0, scored=2 * self.half + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                   (b)
+        stream = Samples.of(x, y)  # X^new                                   (b)
         replay = self.retrieve(stream)  # X^buf                                   (r)
         (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
@@ -196,7 +197,7 @@ class ASER(Replay):
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
-        place = torch.arange(self.replay, device=self.where)
+        place = torch.arange(self.replay, device=self.trainer.where)
         random, genuine = self.store.slots(self.replay)
         full = self.store.size >= self.memory
         slots = torch.where(full, best.index_select(0, place % count), random)
@@ -204,7 +205,9 @@ class ASER(Replay):
 
     def update(self, stream: Samples) -> None:
         """Free slots are filled; who finds none may replace a memory sample of lower value."""
-        waits = self.store.size + torch.arange(len(stream.y), device=self.where) >= self.memory
+        waits = (
+            self.store.size + torch.arange(len(stream.y), device=self.trainer.where) >= self.memory
+        )
         self.store.add(stream.x, stream.y)
         judges = self.store.dealt(self.half)  # E                                     (h)
         slots = self.store.others(self.half, judges)  # the memory's candidates       (h)
@@ -221,7 +224,7 @@ class ASER(Replay):
     def is_rare(self, y: Tensor) -> Tensor:
         """Whether a class's share of the full memory is below U(0, 1 / classes)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
-        uniform = torch.rand(1, generator=self.trainer.rngs["draws"], device=self.where)
+        uniform = torch.rand(1, generator=self.trainer.rngs["draws"], device=self.trainer.where)
         return share < uniform / self.seen.sum()
 
     def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
@@ -229,5 +232,5 @@ class ASER(Replay):
         of the stream batch, from one forward."""
         x = torch.cat([self.store.x.index_select(0, slots), stream.x])
         y = torch.cat([self.store.y.index_select(0, slots), stream.y])
-        whole = self.as_samples(self.trainer.features_of(x), y)
+        whole = Samples.of(self.trainer.features_of(x), y)
         return whole.cut(first, len(slots) - first, len(stream.y))

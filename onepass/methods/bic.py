@@ -50,12 +50,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Part, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Part, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.memory import HeldOut, Sifted
 from onepass.nets import Classifier
 
@@ -201,25 +202,25 @@ class BiC(Replay):
             "0.9 is not Nesterov's, and its schedule is left out",
         )
     }
-    cannot: ClassVar[dict[str, str]] = {
-        "norms": "logits are corrected as they are by the running statistics"
-    }
-    exempt: ClassVar[dict[str, str]] = {
-        "devices_agree": "what is held out is drawn by the device's own generator",
-    }
+    traits: ClassVar[Traits] = Traits(
+        cannot={"norms": "logits are corrected as they are by the running statistics"},
+        exempt={
+            "devices_agree": "what is held out is drawn by the device's own generator",
+        },
+    )
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("validation", 0 <= self.validation < 1, "at least 0 and less than 1")
-        self.require("decay", self.decay > 0, "positive")
-        self.require("temperature", self.temperature > 0, "positive")
+        require(self, "validation", 0 <= self.validation < 1, "at least 0 and less than 1")
+        require(self, "decay", self.decay > 0, "positive")
+        require(self, "temperature", self.temperature > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         places = self.memory - self.store.capacity
         self.held_out = HeldOut(places, shape, dtype, self.trainer.rngs["draws"])
         self.previous = Previous(self.trainer)  # taken anew at every boundary
-        self.correction = Correction(len(self.seen), self.where)
+        self.correction = Correction(len(self.seen), self.trainer.where)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -233,10 +234,12 @@ class BiC(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         if self.trainer.begins:  # whoever is held out from one step on a batch is from all
-            lots = torch.rand(len(y), generator=self.trainer.rngs["draws"], device=self.where)
+            lots = torch.rand(
+                len(y), generator=self.trainer.rngs["draws"], device=self.trainer.where
+            )
             self._held = self.held_out.wanted(y, lots < self.validation)
         held = self._held  # for V, not for X                                                (b)
-        stream = self.as_samples(x, y)._replace(weight=(~held).float())
+        stream = Samples.of(x, y)._replace(weight=(~held).float())
         replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
         (both_out,) = self.forward(stream.then(replay))  # o of X                      (b + r, C)
         taught = self.previous(both_out.views)

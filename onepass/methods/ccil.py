@@ -44,8 +44,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Part, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Part, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
@@ -130,9 +130,9 @@ class CCIL(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("distillation", self.distillation >= 0, "zero or more")
-        self.require("temperature", self.temperature > 0, "positive")
-        self.require("later_rate", self.later_rate > 0, "positive")
+        require(self, "distillation", self.distillation >= 0, "zero or more")
+        require(self, "temperature", self.temperature > 0, "positive")
+        require(self, "later_rate", self.later_rate > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -154,9 +154,9 @@ class CCIL(Replay):
         return Images(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^ex                (r)
-        stream_out, replay_out = self.forward_apart(stream, replay)  # o       (b, C) (r, C)
+        stream_out, replay_out = self.forward(stream, replay, apart=True)  # o       (b, C) (r, C)
         taught = self.previous(torch.cat([stream_out.views, replay_out.views]))  # o'  (b + r, C)
         stream_taught, replay_taught = torch.split(taught, [len(stream_out.y), len(replay_out.y)])
 

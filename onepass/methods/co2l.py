@@ -56,12 +56,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import mean, one_hot, supervised_contrastive
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.nets import ByFeatures, Classifier, projected, projection
 
 VIEWS = 2
@@ -171,11 +172,17 @@ class Co2L(Replay):
     previous_temperature: float = 0.01
 
     previous: Previous = field(init=False)
-    least_memory: ClassVar[int] = 1
-    cannot: ClassVar[dict[str, str]] = {
-        "distil": "features are trained, and there are no logits",
-        "norms": "scores come from features of the memory by the running statistics",
-    }
+    traits: ClassVar[Traits] = Traits(
+        least_memory=1,
+        cannot={
+            "distil": "features are trained, and there are no logits",
+            "norms": "scores come from features of the memory by the running statistics",
+        },
+        exempt={
+            "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
+            "a_frozen_head_stays": "the head's rows never train, in the first task either",
+        },
+    )
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -192,16 +199,12 @@ class Co2L(Replay):
             "0.9, decay, weight of the distillation, augmentation), for CIFAR10",
         )
     }
-    exempt: ClassVar[dict[str, str]] = {
-        "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
-        "a_frozen_head_stays": "the head's rows never train, in the first task either",
-    }
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("distillation", self.distillation >= 0, "zero or more")
+        require(self, "distillation", self.distillation >= 0, "zero or more")
         for name in ("temperature", "relation_temperature", "previous_temperature"):
-            self.require(name, getattr(self, name) > 0, "positive")
+            require(self, name, getattr(self, name) > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         return {"projection": projection(features, rng)}
@@ -215,7 +218,7 @@ class Co2L(Replay):
         return Images(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # (b)
+        stream = Samples.of(x, y)  # (b)
         replay = self.store.draw(self.replay, fallback=stream)  # (r)
         samples = stream.then(replay)  # X, n = b + r samples
         views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # I

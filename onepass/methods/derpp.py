@@ -37,8 +37,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
 from onepass.functional.views import mean_over_views
 from onepass.learning.registry import method
@@ -126,8 +126,8 @@ class DERPP(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("alpha", self.alpha >= 0, "zero or more")
-        self.require("beta", self.beta >= 0, "zero or more")
+        require(self, "alpha", self.alpha >= 0, "zero or more")
+        require(self, "beta", self.beta >= 0, "zero or more")
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -142,11 +142,12 @@ class DERPP(Replay):
         return Images(trained=(batch + 2 * self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         slots, genuine = self.store.independent_slots(2, self.replay)  # of X^1, X^2      (2, r)
         drawn = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
         dark, replay = drawn.cut(self.replay, self.replay)  # X^1, X^2                (r) (r)
-        stream_out, dark_out, replay_out = self.forward_apart(stream, dark, replay)  # (b|r|r, C)
+        outputs = self.forward(stream, dark, replay, apart=True)  # logits          (b|r|r, C)
+        stream_out, dark_out, replay_out = outputs
 
         stored = self.store.fields["logits"].index_select(0, slots[0])  # s(x)        (r, C)
         known = self.store.fields["known"].index_select(0, slots[0])  # classes then      (r)

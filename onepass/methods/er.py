@@ -27,8 +27,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, fractions, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -93,7 +93,9 @@ class ER(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("balanced", self.balanced is None or self.balanced >= 2, "at least 2, or none")
+        require(
+            self, "balanced", self.balanced is None or self.balanced >= 2, "at least 2, or none"
+        )
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         if self.balanced is None:
@@ -109,10 +111,10 @@ class ER(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):
             return self._balanced_step(self.store, x, y)
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
-        forward = self.forward if self.forwards == "joint" else self.forward_apart
-        stream_out, replay_out = forward(stream, replay)  # logits             (b, C) (r, C)
+        apart = self.forwards == "separate"
+        stream_out, replay_out = self.forward(stream, replay, apart=apart)  # logits  (b, C) (r, C)
 
         outputs = (stream_out, replay_out)
         each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
@@ -128,7 +130,7 @@ class ER(Replay):
         return Step.of(loss, stream_out, replay_out)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        mix = store.mixed(self.as_samples(x, y))  # X^mix                             (m)
+        mix = store.mixed(Samples.of(x, y))  # X^mix                             (m)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 

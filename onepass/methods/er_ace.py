@@ -29,7 +29,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Step
+from onepass.base.parts import Samples, Step
 from onepass.base.settings import Preset
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
@@ -100,9 +100,9 @@ class ERACE(Replay):
         return cosine_head(features, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
-        stream_out, replay_out = self.forward_apart(stream, replay)  # logits  (b, C) (r, C)
+        stream_out, replay_out = self.forward(stream, replay, apart=True)  # logits  (b, C) (r, C)
 
         present = one_hot(y, len(self.seen)).any(dim=0)  # C(X^new): only these compete   (C)
         stream_loss = cross_entropy(stream_out, among=present)

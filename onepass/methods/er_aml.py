@@ -39,7 +39,7 @@ from torch import Tensor
 
 from onepass.base.devices import finest
 from onepass.base.parts import Images, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -138,7 +138,7 @@ class ERAML(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("temperature", self.temperature > 0, "positive")
+        require(self, "temperature", self.temperature > 0, "positive")
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":
@@ -150,7 +150,7 @@ class ERAML(Replay):
 
     def partners(self, stream: Samples) -> Samples:
         """A positive for each sample of the stream, then a negative for each."""
-        held = torch.arange(self.memory + 1, device=self.where) < self.store.size
+        held = torch.arange(self.memory + 1, device=self.trainer.where) < self.store.size
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
         rng = self.trainer.rngs["draws"]
@@ -174,7 +174,7 @@ class ERAML(Replay):
         return (batch + self.replay) * self.views_per_sample  # not the partners
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         partners = self.partners(stream)  # S: a positive each, then a negative each  (2 b)
         anchors = stream._replace(weight=partners.weight[: len(y)])  # those that have both
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)

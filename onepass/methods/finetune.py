@@ -12,15 +12,16 @@ Cost: the batch, forward and backward. Nothing is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from onepass.base.parts import Images, Step
+from onepass.base.parts import Images, Samples, Step
 from onepass.functional.losses import cross_entropy
 from onepass.learning.learner import Learner
 from onepass.learning.registry import method
+from onepass.learning.traits import Traits
 
 
 @method("finetune", paper="none: the lower bound", year=0)
@@ -36,17 +37,19 @@ class Finetune(Learner):
     True
     """
 
-    forgets: ClassVar[bool] = True
-    exempt: ClassVar[dict[str, str]] = {
-        "memory_reaches_the_gradient": "it keeps no samples",
-        "beats_finetuning": "it is fine-tuning",
-    }
+    traits: ClassVar[Traits] = Traits(
+        forgets=True,
+        exempt={
+            "memory_reaches_the_gradient": "it keeps no samples",
+            "beats_finetuning": "it is fine-tuning",
+        },
+    )
 
     def cost(self, batch: int) -> Images:
         return Images(trained=batch * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new           (b)
+        stream = Samples.of(x, y)  # X^new           (b)
         (stream_out,) = self.forward(stream)  # logits    (b, C)
         loss = cross_entropy(stream_out, among=self.seen)
         self.descend(loss)
@@ -70,4 +73,4 @@ class Joint(Finetune):
     True
     """
 
-    forgets: ClassVar[bool] = False
+    traits: ClassVar[Traits] = replace(Finetune.traits, forgets=False)

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -55,11 +55,12 @@ from torch import Tensor, nn
 
 from onepass.base.parts import Images, Step
 from onepass.base.seeds import generator
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import mean
 from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory
 from onepass.learning.trainer import Trainer
+from onepass.learning.traits import Traits
 from onepass.memory import Balanced
 from onepass.nets import Head
 from onepass.nets.norms import Norms
@@ -119,7 +120,7 @@ class Fit:
             base.shape,
             base.dtype,
             make_head=lambda features, rng: Head(features, len(learner.classes), rng),
-            capturable=learner.capturable,
+            capturable=learner.traits.capturable,
             rngs={
                 "initialisation": generator(learner.seed, "initialisation of a fit"),
                 "draws": rng,
@@ -210,12 +211,19 @@ class GDumb(WithMemory):
     fit_batch: int = 16
     cutmix: float = 0.5
 
-    least_memory: ClassVar[int] = 1
-    quick: ClassVar[dict[str, Any]] = {"epochs": 64}
-    trains_to_score: ClassVar[bool] = True
-    cannot: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("average", "distil", "repeats", "norms"),
-        "steps train nothing, and the network is fitted anew whenever scores are asked for",
+    traits: ClassVar[Traits] = Traits(
+        least_memory=1,
+        quick={"epochs": 64},
+        trains_to_score=True,
+        cannot=dict.fromkeys(
+            ("average", "distil", "repeats", "norms"),
+            "steps train nothing, and the network is fitted anew whenever scores are asked for",
+        ),
+        exempt={
+            "every_parameter_gets_a_gradient": "no step on the stream trains",
+            "memory_reaches_the_gradient": "the memory is trained on when scores are asked for",
+            "a_frozen_head_stays": "the network begins anew for every fit, so no head is frozen",
+        },
     )
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -232,18 +240,13 @@ class GDumb(WithMemory):
             "passes and no mirror images), with mirror images for its random flips",
         )
     }
-    exempt: ClassVar[dict[str, str]] = {
-        "every_parameter_gets_a_gradient": "no step on the stream trains",
-        "memory_reaches_the_gradient": "the memory is trained on when scores are asked for",
-        "a_frozen_head_stays": "the network begins anew for every fit, so no head is frozen",
-    }
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("epochs", self.epochs >= 1, "at least 1")
-        self.require("fit_batch", self.fit_batch >= 1, "at least 1")
-        self.require("cutmix", 0 <= self.cutmix <= 1, "between 0 and 1")
-        self.require("head", self.head == "trained", "trained, since the network begins anew")
+        require(self, "epochs", self.epochs >= 1, "at least 1")
+        require(self, "fit_batch", self.fit_batch >= 1, "at least 1")
+        require(self, "cutmix", 0 <= self.cutmix <= 1, "between 0 and 1")
+        require(self, "head", self.head == "trained", "trained, since the network begins anew")
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator

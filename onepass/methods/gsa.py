@@ -48,7 +48,7 @@ import torch
 from torch import Tensor
 
 from onepass.base.parts import Images, Output, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.imbalance import Balance, class_weight, log_class_scale
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropies_against
 from onepass.learning.registry import method
@@ -185,17 +185,17 @@ class GSA(WithMemory):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("mix", self.mix >= 2, "at least 2")
-        self.require("fill", self.fill is None or self.fill >= 1, "at least 1, or none")
+        require(self, "mix", self.mix >= 2, "at least 2")
+        require(self, "fill", self.fill is None or self.fill >= 1, "at least 1, or none")
         most = self.mix if self.fill is None else self.fill
-        self.require("current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
-        self.require("even", self.current > 0 or not self.even, "false where current is 0")
+        require(self, "current", 0 <= self.current <= most, f"between 0 and {most} (fill, or mix)")
+        require(self, "even", self.current > 0 or not self.even, "false where current is 0")
         random = self.sampling == "random"
-        self.require("current", not (random and self.current), "0 where sampling is random")
+        require(self, "current", not (random and self.current), "0 where sampling is random")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.balance = Balance(len(self.seen), self.where)
+        self.balance = Balance(len(self.seen), self.trainer.where)
         varied = gsa_variants.asked_for(self)
         self.objective = gsa_variants.objective if varied else GSA.by_the_paper
 
@@ -208,7 +208,7 @@ class GSA(WithMemory):
         return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                          (b)
+        stream = Samples.of(x, y)  # X^new                                          (b)
         terms, outputs = self.objective(self, stream)  # `by_the_paper`, or the variant asked for
         loss = reduce(torch.add, terms.values())  # eq. (15)
 

@@ -34,7 +34,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Step
+from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.settings import require
 from onepass.functional.imbalance import Balance
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.learning.registry import method
@@ -101,13 +102,13 @@ class GSAReleased(WithMemory):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("mix", self.mix >= 2, "at least 2")
-        self.require("current", self.current >= 1, "at least 1")
-        self.require("warm_up", self.warm_up >= 0, "zero or more")
+        require(self, "mix", self.mix >= 2, "at least 2")
+        require(self, "current", self.current >= 1, "at least 1")
+        require(self, "warm_up", self.warm_up >= 0, "zero or more")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.balance = Balance(len(self.seen), self.where)
+        self.balance = Balance(len(self.seen), self.trainer.where)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -122,7 +123,7 @@ class GSAReleased(WithMemory):
         return Images(trained * self.views_per_sample, scored=raw * self.extra_forwards)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         size = len(y) + self.current
         # X^mix (m) and [X^new; cur] (b + cur)
         mix, current = self.store.mixed_and_current(stream, size, from_stream=True)
@@ -163,7 +164,7 @@ class GSAReleased(WithMemory):
         """The samples of new classes, which lie behind the old ones in X^mix, repeated to so many:
         how many they are is known on the device only."""
         n_old, n_new = shares(len(mix), self.new.sum(), self.seen.sum())
-        place = torch.arange(size, device=self.where) % n_new.clamp(min=1)
+        place = torch.arange(size, device=self.trainer.where) % n_new.clamp(min=1)
         return mix.index_select(0, (n_old + place).clamp(max=len(mix) - 1))
 
     def weight(self) -> Tensor:

@@ -52,8 +52,7 @@ def asked_for(gsa: GSA) -> bool:
 def objective(gsa: GSA, stream: Samples) -> Objective:
     """Returns what `GSA.by_the_paper` returns, with all settings."""
     x_new, mix = batches(gsa, stream)
-    forward = gsa.forward_apart if gsa.forwards == "separate" else gsa.forward
-    stream_out, mix_out = forward(x_new, mix)
+    stream_out, mix_out = gsa.forward(x_new, mix, apart=gsa.forwards == "separate")
     w, log_v = measured_rates(gsa, stream_out, mix_out)
     arrived = gsa.new if gsa.new_classes == "task" else gsa.arrived(stream_out)
     terms = gsa.terms(stream_out, mix_out, w, log_v, arrived)

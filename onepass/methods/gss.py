@@ -40,10 +40,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.base.parts import Images, Output, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.memory import Filling
 from onepass.nets import Gradients, batch_gradients
 
@@ -159,7 +160,7 @@ class GSS(Replay):
     subset_size: int = 10
 
     store: Scored = field(init=False)
-    least_memory: ClassVar[int] = 1
+    traits: ClassVar[Traits] = Traits(least_memory=1)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "sgd", "lr": 0.01, "weight_decay": 0.0, "replay": 10, "augment": "none"},
@@ -170,8 +171,8 @@ class GSS(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("subsets", self.subsets >= 1, "at least 1")
-        self.require("subset_size", self.subset_size >= 1, "at least 1")
+        require(self, "subsets", self.subsets >= 1, "at least 1")
+        require(self, "subset_size", self.subset_size >= 1, "at least 1")
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -188,7 +189,7 @@ class GSS(Replay):
         return super().cost(batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                   (b)
+        stream = Samples.of(x, y)  # X^new                                   (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
         stream_out, replay_out = self.forward(stream, replay)  # logits    (b, C) (r, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)

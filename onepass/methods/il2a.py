@@ -63,11 +63,12 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.parts import Images, Output, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.memory import Reservoir
 from onepass.nets import build
 from onepass.nets.optimisers import forget_rows
@@ -165,9 +166,14 @@ class IL2A(Replay):
     pairs: int = 190
 
     previous: Previous = field(init=False)
-    cannot: ClassVar[dict[str, str]] = {
-        "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
-    }
+    traits: ClassVar[Traits] = Traits(
+        cannot={
+            "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
+        },
+        exempt={
+            "devices_agree": "mixtures are drawn by the device's own generator",
+        },
+    )
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -183,16 +189,13 @@ class IL2A(Replay):
             "cifar/IL2A.py, without its schedule; pairs of the 50 classes of its first task",
         )
     }
-    exempt: ClassVar[dict[str, str]] = {
-        "devices_agree": "mixtures are drawn by the device's own generator",
-    }
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("temperature", self.temperature > 0, "positive")
-        self.require("semantic", self.semantic >= 0, "zero or more")
-        self.require("distillation", self.distillation >= 0, "zero or more")
-        self.require("pairs", self.pairs >= 1, "at least 1")
+        require(self, "temperature", self.temperature > 0, "positive")
+        require(self, "semantic", self.semantic >= 0, "zero or more")
+        require(self, "distillation", self.distillation >= 0, "zero or more")
+        require(self, "pairs", self.pairs >= 1, "at least 1")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -216,7 +219,7 @@ class IL2A(Replay):
         return Images(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
         views = self.views(torch.cat([x, replay.x]))
         of_stream, of_replay = self.views.cut(views, (len(y), self.replay))
@@ -250,7 +253,9 @@ class IL2A(Replay):
     def mixed(self, views: Tensor, y: Tensor) -> Samples:
         """X^mix: mixtures of views, with the numbers of their pairs in the place of rows."""
         rng, n = self.trainer.rngs["draws"], len(y)
-        partner = torch.rand(MIXED, n, generator=rng, device=self.where).argsort(dim=1).flatten()
+        partner = (
+            torch.rand(MIXED, n, generator=rng, device=self.trainer.where).argsort(dim=1).flatten()
+        )
         own = share((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
         first = views.repeat(MIXED, *[1] * (views.ndim - 1))
         x = own * first + (1 - own) * views.index_select(0, partner)
@@ -268,7 +273,7 @@ class IL2A(Replay):
         whose columns come behind the head's."""
         auxiliary = self.tempered(self.model.get_submodule("auxiliary"), features)  # (5b, A)
         new = self.new.sum()
-        running = torch.arange(self.pairs, device=self.where) < new * (new - 1) // 2
+        running = torch.arange(self.pairs, device=self.trainer.where) < new * (new - 1) // 2
         both_out = Output(
             torch.cat([logits, auxiliary], dim=1),  # (5b, C + A)
             torch.cat([stream.y, len(self.seen) + mixed.y]),
@@ -285,7 +290,7 @@ class IL2A(Replay):
         logits, known = semantic_logits(
             head.weight, head.bias, fields["features"][places], y, held
         )  # (C, C)
-        classes = torch.arange(len(logits), device=self.where)
+        classes = torch.arange(len(logits), device=self.trainer.where)
         prototypes = Output(logits / self.temperature, classes, (known & self.old).float())
         return cross_entropy(prototypes, among=self.seen)
 

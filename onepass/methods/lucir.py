@@ -45,8 +45,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Part, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Output, Part, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean, one_hot
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
@@ -157,9 +157,9 @@ class LUCIR(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("distill", self.distill >= 0, "zero or more")
-        self.require("margin", self.margin >= 0, "zero or more")
-        self.require("scale", self.scale > 0, "positive")
+        require(self, "distill", self.distill >= 0, "zero or more")
+        require(self, "margin", self.margin >= 0, "zero or more")
+        require(self, "scale", self.scale > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -175,7 +175,7 @@ class LUCIR(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         head = cast(ScaledCosineHead, self.model.head)
-        stream = self.as_samples(x, y)  #                                             (b)
+        stream = Samples.of(x, y)  #                                             (b)
         replay = self.store.draw(self.replay, fallback=stream)  #                     (r)
         samples = stream.then(replay)  # X
         views = self.views(samples.x)

@@ -45,7 +45,7 @@ import torch
 from torch import Tensor
 
 from onepass.base.parts import Images, Output, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -109,14 +109,14 @@ class MIR(Replay):
     def check_settings(self) -> None:
         super().check_settings()
         enough = self.candidates >= self.replay
-        self.require("candidates", enough, f"at least {self.replay} (replay)")
+        require(self, "candidates", enough, f"at least {self.replay} (replay)")
 
     def cost(self, batch: int) -> Images:
         trained = (batch + self.replay) * self.views_per_sample
         return Images(trained, scored=2 * self.candidates)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                   (b)
+        stream = Samples.of(x, y)  # X^new                                   (b)
         (stream_out,) = self.forward(stream)  # logits                            (b, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
         g = self.trainer.gradients(stream_loss)

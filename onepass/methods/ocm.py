@@ -55,18 +55,19 @@ Kept: raw sample and label, and the previous network.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onepass.base.parts import Images, Output, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.nets import build, projected
 
 PROJECTED = 128  # at most: a narrower network keeps its width
@@ -206,9 +207,16 @@ class OCM(Replay):
     rotations: int = MAPS
 
     previous: Previous = field(init=False)
-    least_memory: ClassVar[int] = 1
-    later_steps_differ: ClassVar[bool] = True
-    quick: ClassVar[dict[str, Any]] = {"rotations": 2}
+    traits: ClassVar[Traits] = Traits(
+        least_memory=1,
+        later_steps_differ=True,
+        quick={"rotations": 2},
+        exempt={
+            "beats_finetuning": "after the first task labels are learned from the memory alone, "
+            "and a task of eight batches is over before its classes have a share in it",
+            "devices_agree": "the window u is drawn by the device's own generator",
+        },
+    )
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"augment": "crop-grey-flip"},
@@ -218,18 +226,12 @@ class OCM(Replay):
         )
     }
 
-    exempt: ClassVar[dict[str, str]] = {
-        "beats_finetuning": "after the first task labels are learned from the memory alone, and a "
-        "task of eight batches is over before its classes have a share in it",
-        "devices_agree": "the window u is drawn by the device's own generator",
-    }
-
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("temperature", self.temperature > 0, "positive")
-        self.require("scale", self.scale > 0, "positive")
-        self.require("strength", self.strength >= 0, "zero or more")
-        self.require("rotations", 1 <= self.rotations <= MAPS, f"between 1 and {MAPS}")
+        require(self, "temperature", self.temperature > 0, "positive")
+        require(self, "scale", self.scale > 0, "positive")
+        require(self, "strength", self.strength >= 0, "zero or more")
+        require(self, "rotations", 1 <= self.rotations <= MAPS, f"between 1 and {MAPS}")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -250,13 +252,15 @@ class OCM(Replay):
     @property
     def maps(self) -> int:
         """How many images, turned, each image becomes."""
-        if not self.prepared:
+        if not self._prepared:
             return self.rotations
-        blank = torch.zeros(1, *self.trainer.shape, dtype=self.trainer.dtype, device=self.where)
+        blank = torch.zeros(
+            1, *self.trainer.shape, dtype=self.trainer.dtype, device=self.trainer.where
+        )
         return min(self.rotations, maps_of(self.views.normalise(blank).shape))
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new                                       (b)
         terms, out = self.information(stream)
         if out is None:
             (out,) = self.forward(stream)  # logits                                   (b, C)
@@ -290,7 +294,7 @@ class OCM(Replay):
     def drawn(self, stream: Samples) -> Samples:
         """X^buf: while few classes are known, only the first of it counts."""
         replay = self.store.draw(self.replay, fallback=stream)
-        counts = torch.arange(self.replay, device=self.where) < PER_CLASS * self.seen.sum()
+        counts = torch.arange(self.replay, device=self.trainer.where) < PER_CLASS * self.seen.sum()
         return replay._replace(weight=replay.weight * counts)
 
     def turns(self, samples: Samples) -> Tensor:
@@ -309,9 +313,10 @@ class OCM(Replay):
             max(1, all_of_f - width),
             (len(batches), 1),
             generator=self.trainer.rngs["draws"],
-            device=self.where,
+            device=self.trainer.where,
         )
-        windows = starts + torch.arange(width, device=self.where)  # of f, a row for each batch
+        window = torch.arange(width, device=self.trainer.where)
+        windows = starts + window  # of f, a row for each batch
         made = []
         for batch, window, z_b, f_b in zip(
             batches,

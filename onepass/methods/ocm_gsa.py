@@ -22,15 +22,16 @@ previous network.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Step
+from onepass.base.parts import Images, Samples, Step
 from onepass.base.settings import Preset
 from onepass.learning.registry import method
+from onepass.learning.traits import Traits
 from onepass.memory import MixedReservoir
 from onepass.methods.gsa import GSA
 from onepass.methods.ocm import OCM
@@ -56,9 +57,12 @@ class OCMGSA(OCM, GSA):
 
     store: MixedReservoir = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {}
-    exempt: ClassVar[dict[str, str]] = {
-        "devices_agree": "the window u is drawn by the device's own generator",
-    }
+    traits: ClassVar[Traits] = replace(
+        OCM.traits,
+        exempt={
+            "devices_agree": "the window u is drawn by the device's own generator",
+        },
+    )
 
     def cost(self, batch: int) -> Images:
         return OCM.cost(self, batch) + GSA.cost(self, batch)
@@ -67,7 +71,7 @@ class OCMGSA(OCM, GSA):
         return OCM.shown(self, batch) + GSA.cost(self, batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                      (b)
+        stream = Samples.of(x, y)  # X^new                                      (b)
         terms, outputs = self.objective(self, stream)  # T1, T2, T3 of GSA
         information, _ = self.information(stream)  # L_n, L_u, L_p and the squared error of OCM
         terms = {**terms, **information}

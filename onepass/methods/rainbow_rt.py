@@ -49,8 +49,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -121,8 +121,8 @@ class RainbowRT(Replay):
     def check_settings(self) -> None:
         super().check_settings()
         some = self.candidates is None or 1 <= self.candidates < self.memory
-        self.require(
-            "candidates", some, f"at least 1 and less than memory ({self.memory}), or none"
+        require(
+            self, "candidates", some, f"at least 1 and less than memory ({self.memory}), or none"
         )
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -139,7 +139,7 @@ class RainbowRT(Replay):
         return Rebuilt(self.memory - candidates, shape, dtype, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                   (b)
+        stream = Samples.of(x, y)  # X^new                                   (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
         (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
@@ -154,7 +154,9 @@ class RainbowRT(Replay):
         x = torch.cat([self.store.x[:kept], self.running.x[:came]])
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
         # lots[0] stands for u at the end of task 1, lots[1] gives away what places are left
-        lots = torch.rand(2, len(y), generator=self.trainer.rngs["draws"], device=self.where)
+        lots = torch.rand(
+            2, len(y), generator=self.trainer.rngs["draws"], device=self.trainer.where
+        )
         places = self.store.capacity  # R
         quota = places // int(self.seen.sum())
         chosen = diverse(y, self.uncertainty(x) if kept else lots[0], quota)
@@ -173,7 +175,7 @@ class RainbowRT(Replay):
     def votes(self, x: Tensor) -> Tensor:
         """S, (samples, rows): how many copies of each sample are taken for each class."""
         inputs, evaluator = self.views.normalise(x), self.trainer.evaluator
-        votes = torch.zeros(len(x), len(self.seen), dtype=torch.int64, device=self.where)
+        votes = torch.zeros(len(x), len(self.seen), dtype=torch.int64, device=self.trainer.where)
         for _ in range(AUGMENTED):
             logits = evaluator(self.views.augmented(inputs)).masked_fill(~self.seen, -torch.inf)
             votes += one_hot(logits.argmax(dim=1), len(self.seen))

@@ -50,10 +50,11 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.parts import Images, Samples, Step
-from onepass.base.settings import Preset
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import supervised_contrastive
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
+from onepass.learning.traits import Traits
 from onepass.nets import ByFeatures, NearestMean, projected, projection
 
 VIEWS = 2
@@ -94,11 +95,17 @@ class SCR(Replay):
     first_view: Literal["plain", "augmented"] = "plain"
     review: bool = True
 
-    least_memory: ClassVar[int] = 1
-    cannot: ClassVar[dict[str, str]] = {
-        "distil": "features are trained, and there are no logits",
-        "norms": "scores come from features of the memory by the running statistics",
-    }
+    traits: ClassVar[Traits] = Traits(
+        least_memory=1,
+        cannot={
+            "distil": "features are trained, and there are no logits",
+            "norms": "scores come from features of the memory by the running statistics",
+        },
+        exempt={
+            "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
+            "a_frozen_head_stays": "the head's rows never train, in the first task either",
+        },
+    )
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -114,14 +121,10 @@ class SCR(Replay):
             "general_main.py (plain SGD), agents/scr.py (augmentation, first view)",
         )
     }
-    exempt: ClassVar[dict[str, str]] = {
-        "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
-        "a_frozen_head_stays": "the head's rows never train, in the first task either",
-    }
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("temperature", self.temperature > 0, "positive")
+        require(self, "temperature", self.temperature > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         return {"projection": projection(features, rng)}
@@ -130,8 +133,8 @@ class SCR(Replay):
         return Images(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # (b)
-        loss = torch.zeros((), device=self.where)
+        stream = Samples.of(x, y)  # (b)
+        loss = torch.zeros((), device=self.trainer.where)
         if self.steps:  # before, the memory is empty; no graph is captured before the second step
             replay = self.store.draw(self.replay, fallback=stream)  # (r)
             loss = self.contrast(stream.then(replay))
@@ -155,9 +158,11 @@ class SCR(Replay):
         held = int(self.store.size)
         if not self.review or not held:
             return
-        order = torch.randperm(held, generator=self.trainer.rngs["draws"], device=self.where)
+        order = torch.randperm(
+            held, generator=self.trainer.rngs["draws"], device=self.trainer.where
+        )
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
-            weight = torch.ones(len(slots), device=self.where)
+            weight = torch.ones(len(slots), device=self.trainer.where)
             # all that are held count: this is no draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
@@ -169,7 +174,7 @@ class SCR(Replay):
         features = self.trainer.features_of(
             self.store.x[:held], self.trainer.answering
         )  # u before it is normalised
-        weight = torch.ones(held, device=self.where)
+        weight = torch.ones(held, device=self.trainer.where)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
         self.trainer.spend("scores", Images(trained=0, scored=held))
         return ByFeatures(self.trainer.answering, means)

@@ -38,8 +38,8 @@ import torch
 from torch import Tensor
 
 from onepass.base.expect import expect_rows
-from onepass.base.parts import Images, Output, Part, Step
-from onepass.base.settings import Preset
+from onepass.base.parts import Images, Output, Part, Samples, Step
+from onepass.base.settings import Preset, require
 from onepass.functional.losses import mean, sample_cross_entropy_against
 from onepass.learning.network_copies import Previous
 from onepass.learning.registry import method
@@ -150,20 +150,20 @@ class SSIL(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("strength", self.strength >= 0, "zero or more")
-        self.require("temperature", self.temperature > 0, "positive")
+        require(self, "strength", self.strength >= 0, "zero or more")
+        require(self, "temperature", self.temperature > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.previous = Previous(self.trainer)  # taken anew at every boundary
-        self.tasks = TaskOfClass(len(self.seen), self.where)
+        self.tasks = TaskOfClass(len(self.seen), self.trainer.where)
 
     def cost(self, batch: int) -> Images:
         images = (batch + self.replay) * self.views_per_sample
         return Images(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                                            (b)
+        stream = Samples.of(x, y)  # X^new                                            (b)
         replay = self.store.draw(self.replay, fallback=stream, among=self.old)  # X^buf    (r)
         (both_out,) = self.forward(stream.then(replay))  # o                          (b + r, C)
         taught = self.previous(both_out.views)  # o'                                  (b + r, C)

@@ -12,9 +12,7 @@ from onepass.base.devices import kind
 from onepass.base.text import plain
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
-from onepass.learning.image_counts import images_of
 from onepass.learning.learner import Learner
-from onepass.learning.memory_contents import copy_bytes, memory_bytes
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.streams import Stream
@@ -24,6 +22,9 @@ def result_of(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
     """Returns the result of a run that has come to its end."""
+    from onepass.learning.image_counts import images_of
+    from onepass.learning.memory_contents import copy_bytes, memory_bytes
+
     ends = {point.task: point.correct for point in points if point.boundary}
     last, cadence = points[-1], job.score_every(stream)
     correct = [ends.get(task) for task in range(len(stream.tasks))]
@@ -69,7 +70,7 @@ def result_of(
         images_beside_steps={name: n._asdict() for name, n in learner.trainer.spent.items()},
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
-        device=learner.where.type,
+        device=learner.trainer.where.type,
         gpu=gpu_of(learner),
         threads=job.threads,
         params_sha256=learner.params_sha256(),
@@ -87,8 +88,8 @@ def plain_settings(learner: Learner) -> dict[str, Any]:
 
 
 def gpu_of(learner: Learner) -> str | None:
-    cuda = learner.where.type == "cuda"
-    return torch.cuda.get_device_name(learner.where) if cuda else None
+    cuda = learner.trainer.where.type == "cuda"
+    return torch.cuda.get_device_name(learner.trainer.where) if cuda else None
 
 
 def _plain(value: Any) -> Any:

@@ -251,7 +251,7 @@ class Job:
     def score_every(self, stream: Stream) -> int | None:
         """After how many steps the learner is scored; None: only at the end, since it has to train
         for it."""
-        if self.every is None and registry.get(self.method).learner.trains_to_score:
+        if self.every is None and registry.get(self.method).learner.traits.trains_to_score:
             return None
         return self.every or max(1, len(stream) // POINTS_PER_RUN)
 

@@ -8,7 +8,6 @@ from statistics import mean
 from onepass import streams
 from onepass.base.settings import configured
 from onepass.learning import registry
-from onepass.learning.image_counts import images_of
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -80,6 +79,8 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
 
 
 def _images_per_sample(job: Job) -> float:
+    from onepass.learning.image_counts import images_of
+
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = configured(registry.get(job.method).learner, **memory, **job.chosen_settings())
     batch = int(job.asked_of_stream().get("batch", Job.batch))

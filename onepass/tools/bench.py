@@ -144,7 +144,9 @@ class Batches:
                 learner.learn(x[: len(y)], y)
         for store in stores_of(learner):
             for _ in range(0, store.capacity, FILLING):
-                store.add(self.x[:FILLING], self.y[:FILLING].to(learner.where), **_blank(store))
+                store.add(
+                    self.x[:FILLING], self.y[:FILLING].to(learner.trainer.where), **_blank(store)
+                )
 
 
 def _blank(store: Store) -> dict[str, Tensor]:
@@ -168,7 +170,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.where
+    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.where
     optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     most = max(one.images for one in passes)
@@ -193,7 +195,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
         optimizer.step()
         return Step(loss.detach(), {}, ())
 
-    runner = execution.make(learner.engine, learner.capturable, where, ())
+    runner = execution.make(learner.engine, learner.traits.capturable, where, ())
     return lambda: runner.run(step, inputs, rows)
 
 

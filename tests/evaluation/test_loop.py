@@ -4,6 +4,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import onepass
 from onepass import ClassIncremental, Finetune, InputError, TrainingError, load
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import Point, Tick, evaluate, walk
+from onepass.learning.traits import Traits
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +314,7 @@ def told(stream, learner):
 @pytest.mark.parametrize("every", [None, 5])
 def test_the_last_task_of_told_batches_ends_as_that_of_a_stream(data, stream, method, every):
     """Also if the learner was scored after the last batch, whose end nobody knew then."""
-    streamed, own = (learner(method, memory=20, **method.quick) for _ in range(2))
+    streamed, own = (learner(method, memory=20, **method.traits.quick) for _ in range(2))
     *_, expected = evaluate(streamed, stream, every=every)
     *_, last = evaluate(own, told(stream, own), test=data, every=every)
     assert own._task_ended
@@ -328,7 +330,7 @@ def test_a_method_without_work_at_a_tasks_end_is_scored_once_after_the_last_batc
 
 
 def test_nobody_ends_a_task_of_batches_that_are_not_told(data, stream):
-    own = learner(onepass.BiC, memory=20, **onepass.BiC.quick)
+    own = learner(onepass.BiC, memory=20, **onepass.BiC.traits.quick)
     list(evaluate(own, list(stream), test=data))
     assert not own._task_ended
 
@@ -340,7 +342,7 @@ def test_nobody_ends_a_task_of_batches_that_are_not_told(data, stream):
 class Late(Finetune):
     """Says that it trains when scores are asked for."""
 
-    trains_to_score = True
+    traits: ClassVar[Traits] = replace(Finetune.traits, trains_to_score=True)
 
 
 def test_a_method_that_trains_to_score_is_scored_at_the_end_only(stream):

@@ -49,7 +49,7 @@ def test_colours_of_standardised_images_are_not_changed(stream):
     x, y = stream.batch(0)
     with pytest.raises(InputError, match=r"pixels between 0 and 1, and x has values from -0\.\d+"):
         learner.learn(x.float() / 255 - 0.5, y)
-    assert not learner.prepared  # its settings can still be changed
+    assert not learner._prepared  # its settings can still be changed
 
 
 def test_a_dataset_of_float_images_has_a_mean_and_deviation_per_channel():

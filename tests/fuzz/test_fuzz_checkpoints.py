@@ -202,7 +202,7 @@ def expect_refusal_to_leave_no_trace(content: dict[str, Any]) -> None:
     try:
         fresh.load_state_dict(content.get("state"))
     except CheckpointError:
-        assert fresh.state_sha256() == before and not fresh.prepared
+        assert fresh.state_sha256() == before and not fresh._prepared
         fresh.learn(*batch([0, 1]))
 
 

@@ -48,7 +48,7 @@ NURSERY.set_forkserver_preload(
 
 def asked(method: str, seeds: int = 1) -> tuple[object, ...]:
     """A short command; a method that trains at its end trains little."""
-    quick = registry.get(method).learner.quick
+    quick = registry.get(method).learner.traits.quick
     settings = [part for name, n in quick.items() for part in ("--set", f"{name}={min(n, 2)}")]
     return ("run", method, *settings, *RUN, "--seeds", seeds)
 

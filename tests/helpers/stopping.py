@@ -18,7 +18,7 @@ def coloured_stream():
 def small(key, **settings):
     kind = registry.get(key).learner
     memory = {"memory": 12} if "memory" in setting_names(kind) else {}
-    return configured(kind, device="cpu", seed=3, **{**kind.quick, **memory, **settings})
+    return configured(kind, device="cpu", seed=3, **{**kind.traits.quick, **memory, **settings})
 
 
 def live(learner, stream, first=0, past=None):

@@ -16,7 +16,7 @@ from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
 
 METHODS = [info.key for info in registry.methods()]
-REPEATING = [key for key in METHODS if "repeats" not in registry.get(key).learner.cannot]
+REPEATING = [key for key in METHODS if "repeats" not in registry.get(key).learner.traits.cannot]
 REPLAYING = {"replay": 4, "mix": 4, "current": 2, "candidates": 6, "pool": 4, "subsets": 2}
 SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
 FIRST = [[0, 1, 0, 1], [1, 0], [0, 1, 1], [1, 0, 0]]
@@ -120,7 +120,7 @@ def batch(labels, seed=0):
 
 def taught(key, gap=9, net=None, batches=FIRST, **settings):
     kind = registry.get(key).learner
-    small = {"memory": 12, **REPLAYING, **dict.fromkeys(kind.quick, 1)}
+    small = {"memory": 12, **REPLAYING, **dict.fromkeys(kind.traits.quick, 1)}
     chosen = {name: value for name, value in small.items() if name in setting_names(kind)}
     learner = kind(net=net or Fragile(), gap=gap, device="cpu", seed=1, **chosen, **settings)
     for seed, labels in enumerate(batches):
@@ -214,7 +214,7 @@ def copied(learner):
 
 @pytest.mark.parametrize("key", REPEATING)
 def test_a_step_that_fails_in_a_repeat_is_as_one_that_fails_once(key, tmp_path):
-    refused, repeated = registry.get(key).learner.cannot, 0
+    refused, repeated = registry.get(key).learner.traits.cannot, 0
     settings = {name: value for name, value in SELF_TAUGHT.items() if name not in refused}
     for learner, (state, _), moved in outcomes(key, [1, 0, 1], **settings):
         if moved:
@@ -239,7 +239,7 @@ def test_a_learner_that_fails_at_its_first_batch_has_learned_nothing(key):
             learner.learn(x, y)
         except (Boom, InputError):  # the latter if the network fails when its shape is asked for
             FUSE.lay(None)
-            assert not learner.prepared
+            assert not learner._prepared
             assert learner.classes == []
             learner.learn(x, y)
             assert learner.state_sha256() == calm.state_sha256()

@@ -69,20 +69,20 @@ def test_a_joint_forward_is_one_of_all_samples(mirror, sizes):
 def test_forwards_apart_give_each_a_batch_of_its_own_and_the_same_output(mirror, sizes):
     learner, samples = keeping(mirror)
     pieces = samples.cut(*sizes)
-    outputs = learner.forward_apart(*pieces)
+    outputs = learner.forward(*pieces, apart=True)
     batches = list(learner.model.body.batches)
     for output, batch, piece in zip(outputs, batches, pieces, strict=True):
         assert torch.equal(batch, viewed(piece.x, mirror))
         agrees(learner, output, piece, mirror)
 
 
-@pytest.mark.parametrize(("forward", "batches"), [("forward", 1), ("forward_apart", 2)])
-def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several(forward, batches):
+@pytest.mark.parametrize(("apart", "batches"), [(False, 1), (True, 2)])
+def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several(apart, batches):
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     samples = Samples(x, torch.tensor([0, 1, 1, 0, 1]), torch.ones(5))
     learner = gsa(net=Normed())
     learner.prepare((6,), torch.float32)
-    getattr(learner, forward)(*samples.cut(2, 3))
+    learner.forward(*samples.cut(2, 3), apart=apart)
     expected = Normed()
     for piece in [x] if batches == 1 else x.split([2, 3]):
         expected(piece)
@@ -92,15 +92,15 @@ def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several
     torch.testing.assert_close(norm.running_var, expected.norm.running_var)
 
 
-@pytest.mark.parametrize("forward", ["forward", "forward_apart"])
-def test_both_forwards_draw_the_same_views(forward):
+@pytest.mark.parametrize("apart", [False, True])
+def test_both_forwards_draw_the_same_views(apart):
     """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""
     learner, samples = keeping(mirror=True)
     state = learner.trainer.rngs["augmentation"].get_state()
     learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", Reflected(AREA)
     expected = learner.views(samples.x)
     learner.trainer.rngs["augmentation"].set_state(state)
-    shown = [output.views for output in getattr(learner, forward)(*samples.cut(2, 3))]
+    shown = [output.views for output in learner.forward(*samples.cut(2, 3), apart=apart)]
     for got, piece in zip(shown, learner.views.cut(expected, [2, 3]), strict=True):
         torch.testing.assert_close(got, piece)
 

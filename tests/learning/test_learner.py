@@ -13,6 +13,7 @@ from onepass.base.parts import Images
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.learning.network_copies import Previous
 from onepass.learning.trainer import Trainer
+from onepass.learning.traits import Traits
 from onepass.memory import Reservoir
 
 
@@ -100,16 +101,16 @@ def registered(monkeypatch):
 
 def test_a_learner_is_prepared_by_its_first_batch_or_before_it():
     learner = made(ER, memory=5)
-    assert not learner.prepared
+    assert not learner._prepared
     for ask in (lambda: learner.trainer, lambda: learner.model, lambda: stores_of(learner)):
         with pytest.raises(NotFittedError, match="has not seen a sample"):
             ask()
     learner.learn(*batch([0, 1]))
-    assert learner.prepared
+    assert learner._prepared
 
     before = made(ER, memory=5)
     before.prepare((6,), torch.float32)
-    assert before.prepared and before.steps == 0 and before.classes == []
+    assert before._prepared and before.steps == 0 and before.classes == []
     with pytest.raises(NotFittedError, match="learned nothing yet"):
         before.predict(batch([0])[0])
     before.learn(*batch([0, 1]))
@@ -138,7 +139,7 @@ def test_a_first_step_that_fails_leaves_a_learner_that_is_not_prepared(where, fi
         if first == "prepare":
             tried.prepare((6,), torch.float32)
         tried.learn(*batch([0, 1, 2]))
-    assert not tried.prepared
+    assert not tried._prepared
     assert (tried.steps, tried.classes, tried.task) == (0, [], 0)
     assert tried.book.told, "that boundaries are told has not been forgotten"
     tried.fail = ""
@@ -174,7 +175,7 @@ def test_a_state_that_cannot_be_loaded_leaves_a_learner_as_new(name):
     del state[name]
     with pytest.raises(KeyError):
         tried.load_state_dict(state)
-    assert (tried.prepared, tried.steps, tried.classes) == (False, 0, [])
+    assert (tried._prepared, tried.steps, tried.classes) == (False, 0, [])
     for learner in (tried, fresh):
         teach(learner, [3, 4])
     assert tried.state_sha256() == fresh.state_sha256()
@@ -237,7 +238,7 @@ def test_a_step_may_be_another_one_after_the_first_task_only(how, monkeypatch):
     """What is captured of the first task is of no use then; later boundaries keep what there is."""
     told = []
     monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
-    monkeypatch.setattr(Finetune, "later_steps_differ", True)
+    monkeypatch.setattr(Finetune, "traits", Traits(later_steps_differ=True))
     learner = made(Finetune, gap=2)
     tell(learner, how)
     assert told == [3]
@@ -506,4 +507,4 @@ def test_a_part_that_would_be_forgotten_is_refused(holder):
     learner = made(Hides, memory=5)
     with pytest.raises(InputError, match="teachers holds a part"):
         learner.learn(*batch([0, 1]))
-    assert not learner.prepared
+    assert not learner._prepared

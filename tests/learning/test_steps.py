@@ -10,7 +10,7 @@ from teaching import TASKS, batch, made, teach
 from torch import nn
 
 from onepass import ER, Finetune
-from onepass.base.parts import Step
+from onepass.base.parts import Samples, Step
 from onepass.functional.losses import cross_entropy
 from onepass.memory import Reservoir
 
@@ -20,7 +20,7 @@ class InTwo(Finetune):
     """Fine-tuning whose gradients are made first and applied afterwards."""
 
     def step(self, x, y):
-        (new,) = self.forward(self.as_samples(x, y))
+        (new,) = self.forward(Samples.of(x, y))
         loss = cross_entropy(new, among=self.seen)
         self.trainer.descend_along(self.trainer.gradients(loss))
         return Step.of(loss, new)
@@ -33,7 +33,7 @@ class Replaying(ER):
     order: str = "keep, descend"
 
     def step(self, x, y):
-        stream = self.as_samples(x, y)
+        stream = Samples.of(x, y)
         replay = self.store.draw(self.replay, fallback=stream)
         stream_out, replay_out = self.forward(stream, replay)
         loss = cross_entropy(stream_out, self.seen) + cross_entropy(replay_out, self.seen)
@@ -133,7 +133,7 @@ def test_before_and_after_both_it_can_be_drawn_from(descend):
     learner = made(Replaying, memory=5, replay=4, order=f"draw, keep, {descend}, draw")
     teach(learner, [0, 1], times=4)
     assert int(learner.store.offered) == 8
-    assert len(learner.store.draw(3, learner.as_samples(*batch([0]))).y) == 3
+    assert len(learner.store.draw(3, Samples.of(*batch([0]))).y) == 3
 
 
 def test_whether_it_keeps_before_it_descends_or_after_changes_no_bit():
@@ -193,9 +193,8 @@ def test_a_batch_is_kept_in_the_memory_that_is_named_with_fields_of_its_own():
 
 
 def test_samples_of_the_stream_all_count():
-    learner = made(Finetune)
     x, y = batch([0, 1, 2])
-    samples = learner.as_samples(x, y)
+    samples = Samples.of(x, y)
     assert samples.x is x and samples.y is y
     assert samples.weight.tolist() == [1, 1, 1]
     assert samples.weight.dtype == torch.float32

@@ -234,7 +234,7 @@ def followed(learner: ERAML, items: Iterator) -> Iterator[Followed]:
             tasks += 1
             continue
         x, y = item
-        if not learner.prepared:
+        if not learner._prepared:
             learner.prepare(tuple(x.shape[1:]), x.dtype)
             on_every_forward(learner, lambda module, given, out: features.append(out.detach()))
         features.clear()

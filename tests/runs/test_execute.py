@@ -4,6 +4,7 @@ versions a run is resumed."""
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from teaching import Tidy, register
 from onepass import DataError, Finetune, load
 from onepass.base.errors import RunError
 from onepass.data import DATASETS
+from onepass.learning.traits import Traits
 from onepass.report import layout, rows
 from onepass.runs.environment import versions
 from onepass.runs.execute import run
@@ -27,7 +29,7 @@ SAME = ("state_sha256", "accuracy", "accuracy_matrix", "anytime_accuracy")
 class Late(Finetune):
     """Says that it trains when scores are asked for."""
 
-    trains_to_score = True
+    traits: ClassVar[Traits] = replace(Finetune.traits, trains_to_score=True)
 
 
 @pytest.fixture(autouse=True)

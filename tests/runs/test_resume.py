@@ -216,12 +216,12 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
     info: registry.MethodInfo, settings: dict[str, str], tmp_path: Path
 ) -> None:
     few = {
-        name: str(min(value, 2)) for name, value in info.learner.quick.items()
+        name: str(min(value, 2)) for name, value in info.learner.traits.quick.items()
     }  # bits count only
     settings = {**settings, **few}
     if not takes(info.learner, head=settings.get("head", "trained")):
         settings.pop("head")
-    prequential = not info.learner.trains_to_score
+    prequential = not info.learner.traits.trains_to_score
     chosen = {"memory": 40, "seed": 3, "settings": settings, "prequential": prequential}
     job = Job(info.key, "synthetic", device="cpu", **chosen)
     whole = run(job, tmp_path / "whole", checkpoint=10)

@@ -25,12 +25,12 @@ METHODS = [
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("info", METHODS)
 def test_the_method_learns_the_stream(info, spec, tmp_path):
-    quick = {name: str(value) for name, value in info.learner.quick.items()}
-    every = None if info.learner.trains_to_score else 20  # or it would train anew each time
+    quick = {name: str(value) for name, value in info.learner.traits.quick.items()}
+    every = None if info.learner.traits.trains_to_score else 20  # or it would train anew each time
     chosen = {"settings": quick, "stream": spec, "every": every}
     job = Job(info.key, dataset="synthetic", memory=60, device="cpu", **chosen)
     result = run(job, tmp_path, checkpoint=None)
-    little = (info.learner.forgets or info.key in BY_CONTRAST) and "m=50" not in spec
+    little = (info.learner.traits.forgets or info.key in BY_CONTRAST) and "m=50" not in spec
     assert result.accuracy > (15 if little else 30)
     assert result.variant["stream"] == spec
     assert result.tasks == (1 if info.one_task else 5)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from onepass.base.parts import Step
+from onepass.base.parts import Samples, Step
+from onepass.base.settings import require
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -42,10 +43,10 @@ class FocalER(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("gamma", self.gamma >= 0, "zero or more")
+        require(self, "gamma", self.gamma >= 0, "zero or more")
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                              (b)
+        stream = Samples.of(x, y)  # X^new                              (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf      (r)
         stream_out, replay_out = self.forward(stream, replay)  # logits      (b, C) (r, C)
 

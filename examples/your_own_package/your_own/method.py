@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from onepass.base.parts import Step
+from onepass.base.parts import Samples, Step
+from onepass.base.settings import require
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -41,10 +42,10 @@ class WeightedER(Replay):
 
     def check_settings(self) -> None:
         super().check_settings()
-        self.require("share", 0 <= self.share <= 1, "between 0 and 1")
+        require(self, "share", 0 <= self.share <= 1, "between 0 and 1")
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = self.as_samples(x, y)  # X^new                              (b)
+        stream = Samples.of(x, y)  # X^new                              (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf      (r)
         stream_out, replay_out = self.forward(stream, replay)  # logits      (b, C) (r, C)
 

@@ -36,7 +36,9 @@ class BiasProbe(Listener):
     _sides: tuple[tuple[int, int], Tensor] | None = None  # (C, 2), and what classes they are of
 
     def started(self, run: Run) -> None:
-        self.sums, self.weight = (one.to(run.learner.where) for one in (self.sums, self.weight))
+        self.sums, self.weight = (
+            one.to(run.learner.trainer.where) for one in (self.sums, self.weight)
+        )
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:

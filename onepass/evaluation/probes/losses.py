@@ -39,7 +39,7 @@ class LossesProbe(Listener):
     waiting: list[tuple[int, Tensor]] = field(default_factory=list)  # until somebody waits anyhow
 
     def started(self, run: Run) -> None:
-        where = run.learner.where
+        where = run.learner.trainer.where
         self.sums = self.sums.to(where)
         self.waiting = [(step, sums.to(where)) for step, sums in self.waiting]
 

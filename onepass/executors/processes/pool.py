@@ -50,7 +50,7 @@ class Processes:
         """Here, where nothing is run, a learner for a GPU is tried on the CPU: making one on the
         GPU would take memory there for as long as this process lives."""
         stream, learner = job.make(self.supplies.dataset(job))
-        if not learner.capturable:
+        if not learner.traits.capturable:
             execution.make(learner.engine, False, devices.resolve(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}

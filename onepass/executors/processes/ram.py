@@ -14,7 +14,6 @@ import torch
 from onepass.data import Dataset
 from onepass.executors.processes.gpus import Gpu, asked
 from onepass.learning.learner import Learner
-from onepass.learning.memory_contents import copy_bytes, memory_bytes
 from onepass.runs.spec import Job
 
 MIB = 2**20
@@ -44,6 +43,8 @@ class Memory:
     def guess(self, job: Job, dataset: Dataset, learner: Learner) -> None:
         """A first guess, until a run of the kind has ended: the data, and the network with its
         gradients and the optimiser's two moments."""
+        from onepass.learning.memory_contents import copy_bytes, memory_bytes
+
         data = dataset.train_x.nbytes + dataset.test_x.nbytes
         network = sum(parameter.nbytes for parameter in learner.trainer.model.parameters())
         kept = memory_bytes(learner) + copy_bytes(learner)

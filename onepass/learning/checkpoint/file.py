@@ -50,7 +50,7 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     scorer = scorer_state(learner) if learner._only_predicts or not memory else None
     names = learner._names
     known = bool(names) and names.keys() >= set(learner.classes)
-    spent = learner.trainer.spent if learner.prepared else {}
+    spent = learner.trainer.spent if learner._prepared else {}
     settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
@@ -186,7 +186,7 @@ def restored(
 def restored_to_predict(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
     """As `restored`, for a command that will not train: a function of the user's own that augments
     is not missed, unless the method trains when scores are asked for."""
-    training = [info.key for info in registry.methods() if info.learner.trains_to_score]
+    training = [info.key for info in registry.methods() if info.learner.traits.trains_to_score]
     lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
     return restored(content, path, device=device, augment="none" if lacks else None)
 
@@ -227,7 +227,7 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
         _expect_names(content["class_names"], learner.classes)
         learner.class_names = content["class_names"]
     spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
-    if learner.prepared:
+    if learner._prepared:
         learner.trainer.spent = spent
     return learner
 

@@ -35,10 +35,10 @@ class Outcome:
 
 def exemptions(method: type[Learner], only: Iterable[str] = ()) -> dict[str, str]:
     """Returns what a method is exempt from, and why; without a GPU also what needs one."""
-    for name in method.exempt:
+    for name in method.traits.exempt:
         if name not in CHECKS:
             raise UnknownNameError(f"check in {method.__name__}.exempt", name, CHECKS)
-    exempt = dict(method.exempt)
+    exempt = dict(method.traits.exempt)
     if not torch.cuda.is_available():
         exempt = {**dict.fromkeys(NEEDS_GPU, "this machine has no GPU"), **exempt}
     asked = names.chosen(only, CHECKS)

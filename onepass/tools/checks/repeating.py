@@ -55,7 +55,7 @@ def the_memory_may_take_the_batch_at_once(method: Method) -> None:
     ends = []
     for at_once in (False, True):
         learner = teach(make(method), stream, last=10)
-        if at_once and learner.capturable:
+        if at_once and learner.traits.capturable:
             learner.trainer._let_in_aside = learner.trainer.finish  # type: ignore[method-assign]
         ends.append(state_of(teach(learner, stream, first=10, last=20)))
         vars(learner.trainer).pop("_let_in_aside", None)

@@ -57,21 +57,21 @@ def make(method: Method, **settings: Any) -> Learner:
 
 def make_wide(method: Method, **settings: Any) -> Learner:
     """The same with the network that the method comes with, for checks of how well it learns."""
-    small: dict[str, Any] = {"device": device.get(), **method.quick}
+    small: dict[str, Any] = {"device": device.get(), **method.traits.quick}
     if "memory" in setting_names(method):
         small["memory"] = 80
     return method(**{**small, **settings})
 
 
 def _takes_any_net(method: Method) -> bool:
-    return "net" not in method.quick and method.__dataclass_fields__["net"].default == "auto"
+    return "net" not in method.traits.quick and method.__dataclass_fields__["net"].default == "auto"
 
 
 def taught(method: Method) -> dict[str, Any]:
     """Settings by which a method averages itself, learns from the average and repeats its steps, as
     far as it can."""
     every: dict[str, Any] = {"average": "growing", "distil": 1.0, "distil_raw": True, "repeats": 2}
-    return {name: value for name, value in every.items() if name not in method.cannot}
+    return {name: value for name, value in every.items() if name not in method.traits.cannot}
 
 
 def batches(

@@ -235,7 +235,7 @@ def test_watched_runs_have_the_bits_of_unwatched_ones(tmp_path):
 @pytest.mark.parametrize("method", [info.key for info in registry.methods()])
 def test_every_probe_sees_every_method_through(method, tmp_path):
     names = tuple(PROBES.names())
-    quick = registry.get(method).learner.quick
+    quick = registry.get(method).learner.traits.quick
     settings = {name: str(value).lower() for name, value in quick.items()}
     result = run(Job(method, "synthetic", device="cpu", probes=names, settings=settings), tmp_path)
     assert result.dropped == {}
@@ -243,7 +243,9 @@ def test_every_probe_sees_every_method_through(method, tmp_path):
 
 def test_a_task_has_a_line_at_its_end_though_nothing_is_scored_there(tmp_path):
     """As of a method that trains when it is scored, and is so only when all is over."""
-    settings = {name: str(value) for name, value in registry.get("gdumb").learner.quick.items()}
+    settings = {
+        name: str(value) for name, value in registry.get("gdumb").learner.traits.quick.items()
+    }
     asked = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
     folder = Path(run(asked, tmp_path).out)
     for name in asked.probes:

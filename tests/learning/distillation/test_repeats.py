@@ -14,7 +14,7 @@ from onepass.tools.checks import CHECKS
 
 def learn_by_hand(learner, x, y, times):
     """So many steps on a batch, each begun by itself; the memory is held until the last."""
-    if not learner.prepared:
+    if not learner._prepared:
         learner.prepare(tuple(x.shape[1:]), x.dtype)
     labels, trainer = y.tolist(), learner.trainer
     known = not learner.book.has_unseen(labels)

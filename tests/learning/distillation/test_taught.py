@@ -207,7 +207,7 @@ def test_the_lesson_is_that_of_a_second_implementation(key, settings, raw, mirro
             learner.new_task()
             continue
         x = torch.randint(256, (len(labels), 1, 4, 4), generator=source, dtype=torch.uint8)
-        if not learner.prepared:
+        if not learner._prepared:
             learner.prepare((1, 4, 4), torch.uint8)
             expected = noting(learner)
         step = learner.learn(x, labels)
@@ -227,7 +227,7 @@ def said_of_views(learner):
     ]
 
 
-SHOWING = [info.key for info in registry.methods() if "distil" not in info.learner.cannot]
+SHOWING = [info.key for info in registry.methods() if "distil" not in info.learner.traits.cannot]
 
 
 @pytest.mark.parametrize("key", SHOWING)
@@ -235,7 +235,7 @@ def test_the_average_is_shown_the_views_that_the_network_has_seen(key):
     """Without BatchNorm a network says the same of them again."""
     kind = registry.get(key).learner
     settings = {"augment": "crop-grey", "mirror": True, "average": 0.8, "distil": 1.0}
-    learner = small(kind, net=Trained(), lr=0.05, **kind.quick, **settings)
+    learner = small(kind, net=Trained(), lr=0.05, **kind.traits.quick, **settings)
     learner.prepare((1, 4, 4), torch.uint8)
     pairs = noted_by(learner, said_of_views)
     source = torch.Generator().manual_seed(1)

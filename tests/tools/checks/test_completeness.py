@@ -83,8 +83,8 @@ def test_the_values_of_an_official_preset_stand_in_the_methods_own_tests(info):
 @each_method
 def test_every_exemption_names_a_check_and_a_reason(info):
     """That what is exempt really does not hold is seen in `test_contract.py`."""
-    assert set(info.learner.exempt) <= set(exemptions(info.learner)) <= set(CHECKS)
-    assert all(reason.strip() for reason in info.learner.exempt.values())
+    assert set(info.learner.traits.exempt) <= set(exemptions(info.learner)) <= set(CHECKS)
+    assert all(reason.strip() for reason in info.learner.traits.exempt.values())
 
 
 # ---- documents

@@ -10,7 +10,7 @@ from breaking import Broken, expect_failure
 from torch import nn
 
 from onepass import ER
-from onepass.base.parts import Images, Part, Step
+from onepass.base.parts import Images, Part, Samples, Step
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.network_copies import Copy, Previous
 from onepass.memory import Reservoir
@@ -103,7 +103,7 @@ class Distilling(ER):
         return self.teacher(views)
 
     def step(self, x, y):
-        stream = self.as_samples(x, y)
+        stream = Samples.of(x, y)
         replay = self.store.draw(self.replay, fallback=stream)
         stream_out, replay_out = self.forward(stream, replay)
         taught = self.ask(replay_out.views)

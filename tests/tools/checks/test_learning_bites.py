@@ -12,6 +12,7 @@ from torch import nn
 
 from onepass import ER, Finetune
 from onepass.base.parts import Step
+from onepass.learning.traits import Traits
 from onepass.tools.checks import CHECKS, learning
 
 BROKEN = Broken()
@@ -201,7 +202,7 @@ class DrawsForItsAverage(ER):
 
 @breaks("beats_finetuning")
 class OnlyFinetunes(Finetune):
-    exempt: ClassVar[dict[str, str]] = {}
+    traits: ClassVar[Traits] = replace(Finetune.traits, exempt={})
 
 
 @BROKEN.each
