@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from fuzzing import fuzz
 from torch import Tensor, nn
@@ -176,17 +177,22 @@ def a_case(chance: random.Random) -> None:
     for _ in range(12 if made else 0):
         before = made.state_sha256()
         call, changes = a_call(made, chance)
+        boom = False
         try:
             with chance.choices(modes, [8, 1, 1])[0]():
                 call()
         except (OnepassError, Boom) as problem:
-            changes = False
-            isinstance(problem, Boom) or one_line(problem)
+            changes, boom = False, isinstance(problem, Boom)
+            boom or one_line(problem)
         except TrainingError as problem:
             changes = False
             one_line(problem)
         finally:
             Moody.fails = 0
+        if boom and made.steps and made.trainer.unfinished:  # it failed when it had moved
+            with pytest.raises(TrainingError, match="is unfinished"):
+                made.new_task()
+            return
         assert changes or made.state_sha256() == before, "what was refused left a trace"
 
 
