@@ -41,7 +41,7 @@ from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
 from onepass.learning.image_counts import images_of
-from onepass.learning.network_copies import LONGEST, Average
+from onepass.learning.network_copies import LONGEST, WeightAverage
 from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
 from onepass.nets import normalises, renormalised
 from onepass.runs.environment import surroundings
@@ -63,7 +63,7 @@ REFINED = (  # scored by other statistics and by mirror images too
 NEW_SHARES = (0.33, 0.5, 0.67)  # of what the memory's statistics are of
 
 
-class Growing(Average):
+class Growing(WeightAverage):
     """(g + 1) / (t + g), or 1 / limit if that is more."""
 
     def __init__(self, trainer: Any, grow: float, limit: float = LONGEST) -> None:
@@ -74,7 +74,7 @@ class Growing(Average):
         return ((self.growth + 1) / (self.updates + self.growth)).clamp(min=1 / self.limit)
 
 
-class SinceArrivals(Average):
+class SinceArrivals(WeightAverage):
     """The horizon is a fraction of the steps since a class last arrived."""
 
     def __init__(self, trainer: Any, fraction: float, softly: float = math.inf) -> None:
@@ -108,8 +108,8 @@ def with_averages(kind: type) -> type:
         def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
             super().build(shape, dtype)
             trainer = self.trainer
-            self.averages: dict[str, Average] = {
-                **{str(decay): Average(trainer, decay) for decay in DECAYS},
+            self.averages: dict[str, WeightAverage] = {
+                **{str(decay): WeightAverage(trainer, decay) for decay in DECAYS},
                 **{f"growing {grow}": Growing(trainer, grow) for grow in GROWING},
                 **{f"growing 16 to {most}": Growing(trainer, 16, most) for most in LIMITS},
                 **{f"arrivals {part}": SinceArrivals(trainer, part) for part in FRACTIONS},
@@ -129,7 +129,9 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     held = int(learner.store.size)
     is_new = learner.new[learner.store.y[:held]]
     slots = {
-        "memory's norms": evenly(torch.arange(held, device=learner.trainer.where), NORMALISED_BY)
+        "memory's norms": evenly(
+            torch.arange(held, device=learner.trainer.torch_device), NORMALISED_BY
+        )
     }
     slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
     known = len(learner.classes)

@@ -43,7 +43,7 @@ def learning(case: Case, settings: dict[str, str]) -> tuple[Learner, Callable[[]
 
 def forward_of(learner: Learner, case: Case) -> Callable[[], Any]:
     """The average's forward on random images, captured where steps are."""
-    average, where = learner.trainer.distillation.teaching, learner.trainer.where
+    average, where = learner.trainer.distillation.teaching, learner.trainer.torch_device
     assert average is not None
     views = torch.rand(learner.shown(case.batch), *case.shape, device=where)
     runner = execution.make(learner.engine, True, where, ())

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 import onepass
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import require
 from onepass.functional.losses import cross_entropy, distillation
 from onepass.learning.learner import Learner
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.traits import Traits
 
@@ -51,7 +51,7 @@ class LwF(Learner):
     strength: float = 1.0
     temperature: float = 2.0
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(exempt={"memory_reaches_the_gradient": "it keeps no samples"})
 
     def check_settings(self) -> None:
@@ -60,11 +60,11 @@ class LwF(Learner):
         require(self, "temperature", self.temperature > 0, "positive")
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         views = batch * self.views_per_sample
-        return Images(trained=views, scored=views)
+        return ImageCount(trained=views, scored=views)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                      (b)

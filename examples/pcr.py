@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import onepass
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import require
 from onepass.functional.losses import mean, one_hot
 from onepass.learning.registry import method
@@ -60,8 +60,8 @@ class PCR(Replay):
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return cosine_head(features, rng, scale=1 / self.temperature)
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=2 * (batch + self.replay) * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=2 * (batch + self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # (b)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from onepass.base.errors import InputError
 
 
-class Turns:
-    """One thread at a time, in the order in which they came.
+class LearnerLock:
+    """Lets one thread at a time learn or look, in the order in which they came.
 
     The order matters: a plain lock goes to whoever is quickest, and a thread that predicts in a
     loop would keep one that learns waiting for seconds.
@@ -24,19 +24,19 @@ class Turns:
         self._depth = 0  # how often the one whose turn it is has asked for it
 
     @contextmanager
-    def change(self) -> Iterator[None]:
+    def learning(self) -> Iterator[None]:
         """To learn. A second thread is refused, since the order of batches would be left to
         chance; whoever is predicting just now is waited for."""
         if not self._changing.acquire(blocking=False):
             raise InputError("this learner is learning already: it takes one batch after another")
         try:
-            with self.look():
+            with self.looking():
                 yield
         finally:
             self._changing.release()
 
     @contextmanager
-    def look(self) -> Iterator[None]:
+    def looking(self) -> Iterator[None]:
         """To predict or to save: between two steps, never during one."""
         me = threading.get_ident()
         with self._news:
@@ -58,5 +58,5 @@ class Turns:
                     self._queue.popleft()
                     self._news.notify_all()
 
-    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
-        return Turns, ()  # a copy of a learner has turns of its own
+    def __reduce__(self) -> tuple[type[LearnerLock], tuple[()]]:
+        return LearnerLock, ()  # a copy of a learner has turns of its own

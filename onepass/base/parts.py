@@ -76,7 +76,7 @@ class Output(NamedTuple):
         return Output(self.logits.clone(), self.y.clone(), self.weight.clone())
 
 
-class Part:
+class StatefulPart:
     """A piece of a learner with tensors of its own: a memory, a table of statistics, a copy of the
     network.
 
@@ -129,17 +129,17 @@ class Part:
             getattr(self, name).copy_(value)
 
 
-def parts_of(owner: object) -> dict[str, Part]:
+def parts_of(owner: object) -> dict[str, StatefulPart]:
     """Every attribute that is a part; one that only a list or a dict holds would be forgotten when
     its owner is saved."""
-    found: dict[str, Part] = {}
+    found: dict[str, StatefulPart] = {}
     for name, value in vars(owner).items():
-        if isinstance(value, Part) and value not in found.values():
+        if isinstance(value, StatefulPart) and value not in found.values():
             found[name] = value
     for name, value in vars(owner).items():
         inside = value.values() if isinstance(value, dict) else value
         for one in inside if isinstance(value, list | tuple | dict) else ():
-            if isinstance(one, Part) and one not in found.values():
+            if isinstance(one, StatefulPart) and one not in found.values():
                 raise InputError(f"{name} holds a part: give it an attribute of its own")
     return found
 
@@ -169,14 +169,14 @@ class Step:
         return cls(loss.detach(), named, tuple(output.detach() for output in outputs))
 
 
-class Images(NamedTuple):
+class ImageCount(NamedTuple):
     """Images that go through a network, previous and averaged ones included: `trained` for a
     gradient, `scored` without one."""
 
     trained: int
     scored: int = 0
 
-    def __add__(self, other: object) -> Images:
-        if not isinstance(other, Images):
+    def __add__(self, other: object) -> ImageCount:
+        if not isinstance(other, ImageCount):
             return NotImplemented
-        return Images(self.trained + other.trained, self.scored + other.scored)
+        return ImageCount(self.trained + other.trained, self.scored + other.scored)

@@ -138,7 +138,7 @@ def _walk(
     start: Tick,
     listener: Listener,
 ) -> Iterator[Tick]:
-    stream = stream.on(learner.trainer.where)
+    stream = stream.on(learner.trainer.torch_device)
     test = TestSet(stream)
     clock = _Clock(start, learner)
     hits, tried = start.hits, start.tried

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.base.devices import finest
-from onepass.base.parts import Output, Part
+from onepass.base.parts import Output, StatefulPart
 
 BALANCED_W = 2 / (1 + math.exp(-1))  # A-PN is -1
 
@@ -45,7 +45,7 @@ def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     return others, torch.zeros_like(others).scatter(1, own, -to_own)
 
 
-class Balance(Part):
+class Balance(StatefulPart):
     """Running sums of the two gradient parts for every class, of this task and of all."""
 
     tensors: ClassVar[tuple[str, ...]] = ("sums", "samples", "updates")

@@ -28,8 +28,8 @@ from onepass.base.errors import (
     OnepassError,
     TrainingError,
 )
-from onepass.base.locks import Turns
-from onepass.base.parts import Images, Label, Output, Samples, Step, parts_of
+from onepass.base.locks import LearnerLock
+from onepass.base.parts import ImageCount, Label, Output, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
     as_text,
@@ -48,8 +48,8 @@ from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassBook, Texts
 from onepass.learning.divergence import expect_finite, expect_finite_network
 from onepass.learning.memory_contents import (
-    Forgotten,
-    Kept,
+    MemoryContents,
+    RemovalReport,
     chosen,
     kept_in,
     removed_from,
@@ -168,13 +168,14 @@ class Learner(ABC):
     _trainer: Trainer | None = field(init=False, default=None)
     _last_loss: Tensor | None = field(init=False, default=None)
     _scorer: tuple[tuple[int, int, bool], nn.Module] | None = field(init=False, default=None)
-    _turns: Turns = field(init=False, default_factory=Turns)
+    _lock: LearnerLock = field(init=False, default_factory=LearnerLock)
 
     # ---- what a method writes
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # noqa: B027
-        """Makes the parts that the method keeps, once the shape of a sample is known. Every `Part`
-        that it puts into an attribute is saved, resumed, grown and told of classes and tasks."""
+        """Makes the parts that the method keeps, once the shape of a sample is known. Every
+        `StatefulPart` that it puts into an attribute is saved, resumed, grown and told of classes
+        and tasks."""
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return linear_head(features, rng)
@@ -196,13 +197,13 @@ class Learner(ABC):
         return self.trainer.answering
 
     @abstractmethod
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         """Returns the images of one step of the method's own on a stream batch of this size, once
         tasks and memory are under way; copies of the network count like the network itself."""
 
-    def cost_of_letting_in(self, batch: int) -> Images:
+    def cost_of_letting_in(self, batch: int) -> ImageCount:
         """Returns those of them that only the last step on a batch needs."""
-        return Images(0)
+        return ImageCount(0)
 
     def shown(self, batch: int) -> int:
         """Returns how many of them the average is shown too: those whose logits the step trains."""
@@ -307,7 +308,7 @@ class Learner(ABC):
             try:
                 with self._undoing_admission(batch) if brings_new else nullcontext():
                     rows = self._admit(batch)
-                    x = samples.to(self.trainer.where)
+                    x = samples.to(self.trainer.torch_device)
                     step = self.trainer.run(self.step, x, rows)
                 if not brings_new:  # it moves the book only once it has been learned
                     self.book.enter(batch)
@@ -338,18 +339,18 @@ class Learner(ABC):
     def scores(self, x: Any) -> Tensor:
         """Scores (n, classes), by default logits, one column for each of `classes`. Waits for a
         step that another thread is making."""
-        with self._turns.look():
+        with self._lock.looking():
             return self._predictor().scores(x)
 
     def predict(self, x: Any) -> Tensor | Texts:
         """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's.
         Waits for a step that another thread is making."""
-        with self._turns.look():
+        with self._lock.looking():
             return self._predictor().predict(x)
 
     def snapshot(self) -> Predictor:
         """What the learner knows now, for other threads to predict with while it goes on."""
-        with self._turns.look(), torch.inference_mode(False):
+        with self._lock.looking(), torch.inference_mode(False):
             return self._predictor().on_its_own()
 
     @property
@@ -386,12 +387,12 @@ class Learner(ABC):
         return self._trainer
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> MemoryContents:
         """The samples that the memory holds now, as copies, with their labels."""
-        with self._turns.look():
+        with self._lock.looking():
             return kept_in(stores_of(self), self.classes)
 
-    def forget(self, label: Any = None, *, where: Any = None) -> Forgotten:
+    def forget(self, label: Any = None, *, where: Any = None) -> RemovalReport:
         """Removes samples from the memory: those of a label, or those `where` a mask over `kept` is
         true; it may be a function of `kept.x` and `kept.y`. What comes next fills the free slots,
         and files that are saved from here on hold nothing of the samples.
@@ -448,7 +449,7 @@ class Learner(ABC):
     def check_settings(self) -> None:
         """Raises an InputError if settings are no good; a method checks its own besides."""
         usual = {setting.name: setting.default for setting in fields(self)}
-        for name, why in self.traits.cannot.items():
+        for name, why in self.traits.unsupported.items():
             check_name(type(self), name)
             wanted = f"{as_text(usual[name])}: {why}"
             require(self, name, getattr(self, name) == usual[name], wanted)
@@ -499,7 +500,7 @@ class Learner(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
-        with self._turns.look():
+        with self._lock.looking():
             self._expect_finished()
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
@@ -511,7 +512,7 @@ class Learner(ABC):
         if self.steps:
             raise CheckpointError("a state can only be loaded into a learner that is new")
         with (
-            self._turns.change(),
+            self._lock.learning(),
             torch.inference_mode(False),
             devices.current(self.device),
         ):
@@ -527,7 +528,7 @@ class Learner(ABC):
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
-        with self._turns.look():
+        with self._lock.looking():
             return sha256(dict(self.model.state_dict()))
 
     def state_sha256(self) -> str:
@@ -548,7 +549,7 @@ class Learner(ABC):
         self._expect_finished()
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._turns.change(), torch.enable_grad(), devices.current(self.device):
+        with self._lock.learning(), torch.enable_grad(), devices.current(self.device):
             yield
 
     def _expect_finished(self) -> None:
@@ -623,10 +624,10 @@ class Learner(ABC):
             train = not (self.head == "frozen" and self.task)
             self.trainer.add_rows(known, len(self.book.labels), train=train)
         rows = torch.tensor([self.book.row_of[label] for label in batch])
-        if self.trainer.where.type != "cuda":
-            return rows.to(self.trainer.where)
+        if self.trainer.torch_device.type != "cuda":
+            return rows.to(self.trainer.torch_device)
         return rows.pin_memory().to(
-            self.trainer.where, non_blocking=True
+            self.trainer.torch_device, non_blocking=True
         )  # without waiting for the GPU
 
     def _draw_boundary_before(self, batch: list[Label]) -> None:
@@ -666,7 +667,7 @@ class Learner(ABC):
             classes=tuple(self.classes),
             shape=trainer.shape,
             dtype=trainer.dtype,
-            where=trainer.where,
+            where=trainer.torch_device,
             normalise=trainer.views.normalise,
             scorer=self._made_scorer(),
             mirrored=self.mirror_scores and len(trainer.shape) == 3,

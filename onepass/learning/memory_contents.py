@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class MemoryContents:
     """Samples in a memory, as copies: `x` as they were learned, `y` their labels."""
 
     x: Tensor
@@ -45,7 +45,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class RemovalReport:
     """How many samples were removed from the memory, how many are left, and whether the weights
     have unlearned them, which only a network has that is made from the memory when it is asked."""
 
@@ -76,25 +76,25 @@ def copy_bytes(learner: Learner) -> int:
     return sum(part.bytes for part in parts if isinstance(part, Copy))
 
 
-def kept_in(stores: Iterable[Store], classes: list[Label]) -> Kept:
+def kept_in(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
     """What these memories hold, one after the other, each in the order of its slots."""
     held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
     if not held:
-        return Kept(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+        return MemoryContents(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     x, rows = (torch.cat(parts) for parts in zip(*held, strict=True))
-    return Kept(x, labels_of(rows, classes))
+    return MemoryContents(x, labels_of(rows, classes))
 
 
-def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> Forgotten:
+def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> RemovalReport:
     """Removes the samples of a mask over all that these memories hold, (n)."""
     sizes = [int(store.size) for store in stores]
     for store, part in zip(stores, torch.split(gone, sizes), strict=True):
         store.forget(part.to(store.y.device))
     removed = int(gone.sum())
-    return Forgotten(removed, len(gone) - removed, unlearned)
+    return RemovalReport(removed, len(gone) - removed, unlearned)
 
 
-def chosen(where: Any, kept: Kept) -> Tensor:
+def chosen(where: Any, kept: MemoryContents) -> Tensor:
     """A mask over what is kept, (n), given as one or as a function of samples and labels."""
     given = where(kept.x, kept.y) if callable(where) else where
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import Part
+from onepass.base.parts import StatefulPart
 from onepass.nets import Classifier, Head, normalising
 from onepass.nets.norms import Norms
 from onepass.nets.optimisers import pad_rows
@@ -29,7 +29,7 @@ PART = 4  # a quarter
 LONGEST = 1000  # steps
 
 
-class Copy(Part):
+class Copy(StatefulPart):
     """A second network with the weights and BatchNorm statistics of the first, evaluating.
 
     Calling it gives logits (n, C) of views, without a gradient.
@@ -72,7 +72,7 @@ class Copy(Part):
         return {}
 
 
-class Previous(Copy):
+class PreviousNetwork(Copy):
     """The network as it was when it was last taken, by default at each boundary.
 
     Parameters
@@ -116,7 +116,7 @@ class Previous(Copy):
         self.known = pad_rows(self.known, rows - len(self.known))
 
 
-class Average(Copy):
+class WeightAverage(Copy):
     """An exponential average of the network over the optimiser's steps.
 
         mean_t = mean_{t-1} + rate_t (network_t - mean_{t-1})
@@ -139,7 +139,7 @@ class Average(Copy):
         self.rule = rule
         self._pairs = _Pairs(self.model, self.network)
         self._teacher = normalising(self.model, self.network)
-        self.updates = torch.zeros((), device=trainer.where)
+        self.updates = torch.zeros((), device=trainer.torch_device)
         self._classes = trainer.seen.sum()
 
     @torch.no_grad()

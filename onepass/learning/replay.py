@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Part
+from onepass.base.parts import ImageCount, StatefulPart
 from onepass.base.settings import require
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
@@ -51,7 +51,7 @@ class WithMemory(Learner):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = self.make_store(shape, dtype, self.trainer.rngs["draws"])
         if self.norms == "memory":
-            self.newest = Newest(self.trainer.where)
+            self.newest = Newest(self.trainer.torch_device)
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         """The memory; a method with one of its own makes it here."""
@@ -64,11 +64,11 @@ class WithMemory(Learner):
         y = torch.cat([store.y[: int(store.size)] for store in stores_of(self)])
         share = new_share(int(self.newest.first), len(self.classes))
         x = x[partly_new(self.newest.among(y), share)]
-        self.trainer.spend("scores", Images(trained=0, scored=len(x)))
+        self.trainer.spend("scores", ImageCount(trained=0, scored=len(x)))
         return renormalised(self.trainer.answering, self.model, self.views.normalise(x))
 
 
-class Newest(Part):
+class Newest(StatefulPart):
     """The classes of the last task that brought any: a task whose classes are yet to come, or all
     known, changes nothing. They are the rows from `first` on, since rows come in order of arrival.
     """
@@ -129,5 +129,5 @@ class Replay(WithMemory):
         super().check_settings()
         require(self, "replay", self.replay >= 1, "at least 1")
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + self.replay) * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=(batch + self.replay) * self.views_per_sample)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Output, Part, Samples, Step
+from onepass.base.parts import Output, Samples, StatefulPart, Step
 from onepass.functional.losses import distillation
-from onepass.learning.network_copies import Average
+from onepass.learning.network_copies import WeightAverage
 
 if TYPE_CHECKING:
     from onepass.learning.trainer import Trainer, Training
@@ -49,21 +49,21 @@ class SelfDistillation:
 
     def __init__(self, settings: Training) -> None:
         self.settings = settings
-        self.averaged: Average | None = None
-        self.teaching: Average | None = None
+        self.averaged: WeightAverage | None = None
+        self.teaching: WeightAverage | None = None
         self._shown: list[Shown] = []
         self._lesson: Tensor | None = None
 
-    def make_averages(self, trainer: Trainer) -> dict[str, Part]:
+    def make_averages(self, trainer: Trainer) -> dict[str, StatefulPart]:
         """Makes them of the network as it is now, and returns them by the names that they are saved
         under: one that predicts and one that teaches, which may be the same."""
         average, source = self.settings.average, self.settings.distil_from
-        parts: dict[str, Part] = {}
+        parts: dict[str, StatefulPart] = {}
         if average is not None:
-            parts["averaged"] = self.averaged = Average(trainer, average)
+            parts["averaged"] = self.averaged = WeightAverage(trainer, average)
         self.teaching = self.averaged if self.settings.distil else None
         if source is not None and source != average:
-            parts["teaching"] = self.teaching = Average(trainer, source)
+            parts["teaching"] = self.teaching = WeightAverage(trainer, source)
         return parts
 
     def begin(self) -> None:

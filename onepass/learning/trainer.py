@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from onepass.base import devices
 from onepass.base.errors import CheckpointError, TrainingError
-from onepass.base.parts import Images, Output, Part, Samples, Show, Step, not_shown
+from onepass.base.parts import ImageCount, Output, Samples, Show, StatefulPart, Step, not_shown
 from onepass.base.seeds import generator
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
@@ -123,7 +123,7 @@ class Trainer:
         rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings, shape, dtype
-        self.where = devices.resolve(settings.device)
+        self.torch_device = devices.resolve(settings.device)
         self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(
             shape,
@@ -144,7 +144,7 @@ class Trainer:
         )
         generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
         capturable = capturable and can_be_captured(settings.augment)
-        self._engine = execution.make(settings.engine, capturable, self.where, generators)
+        self._engine = execution.make(settings.engine, capturable, self.torch_device, generators)
         self.trainable = _trainable(self.model)
         self._twin = evaluating(self.model)
         self.aside = Aside()
@@ -160,13 +160,15 @@ class Trainer:
             if module is not self.model.head
         ]
         self.distillation = SelfDistillation(settings)
-        self.spent: dict[str, Images] = {}
-        self.parts: dict[str, Part] = {}
+        self.image_counts: dict[str, ImageCount] = {}
+        self.parts: dict[str, StatefulPart] = {}
         # rows of the head (C): with a class, with one that is new since the boundary, the others
-        self.seen = torch.zeros(self.model.head.capacity, dtype=torch.bool, device=self.where)
+        self.seen = torch.zeros(
+            self.model.head.capacity, dtype=torch.bool, device=self.torch_device
+        )
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
 
-    def tell(self, parts: dict[str, Part]) -> None:
+    def tell(self, parts: dict[str, StatefulPart]) -> None:
         """Takes the parts of a learner, which are told and saved from now on, and makes averages of
         the network."""
         self.parts = {**self.distillation.make_averages(self), **parts}
@@ -174,8 +176,8 @@ class Trainer:
     def _generators(self, seed: int) -> Generators:
         return {
             "initialisation": generator(seed, "initialisation"),
-            "draws": generator(seed, "draws", self.where),
-            "augmentation": generator(seed, "augmentation", self.where),
+            "draws": generator(seed, "draws", self.torch_device),
+            "augmentation": generator(seed, "augmentation", self.torch_device),
         }
 
     def _network(
@@ -184,14 +186,14 @@ class Trainer:
         extra_modules: Callable[[int, torch.Generator], dict[str, nn.Module]],
     ) -> Classifier:
         settings, rng = self.settings, self.rngs["initialisation"]
-        body = backbone(settings.net, self.shape, rng).to(self.where)
+        body = backbone(settings.net, self.shape, rng).to(self.torch_device)
         settle(body)
-        blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.where)
+        blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.torch_device)
         features = feature_count(body, self.views.normalise(blank))
-        model = Classifier(body, make_head(features, rng).to(self.where), settings.precision)
+        model = Classifier(body, make_head(features, rng).to(self.torch_device), settings.precision)
         for name, module in extra_modules(features, rng).items():
-            model.add_module(name, module.to(self.where))
-        if self.where.type == "cuda" and len(self.shape) == 3:
+            model.add_module(name, module.to(self.torch_device))
+        if self.torch_device.type == "cuda" and len(self.shape) == 3:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.precision == "bf16":
             compile_kernels(body)
@@ -222,13 +224,13 @@ class Trainer:
         """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
         the network that trains, or of another one."""
         evaluator = self.evaluator if network is None else network
-        pieces = torch.split(x, PREDICTION_BATCH[self.where.type])
+        pieces = torch.split(x, PREDICTION_BATCH[self.torch_device.type])
         found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
         return torch.cat(found)
 
-    def spend(self, purpose: Literal["task ends", "scores"], images: Images) -> None:
+    def spend(self, purpose: Literal["task ends", "scores"], images: ImageCount) -> None:
         """Counts images that went through a network outside of steps."""
-        self.spent[purpose] = self.spent.get(purpose, Images(0)) + images
+        self.image_counts[purpose] = self.image_counts.get(purpose, ImageCount(0)) + images
 
     # ---- steps
 

@@ -16,7 +16,7 @@ class Traits:
     ----------
     exempt
         Checks that cannot apply, with the reason.
-    cannot
+    unsupported
         Settings that must stay as by default, its own or inherited ones, each with the reason.
     quick
         Settings under which a test takes seconds.
@@ -33,7 +33,7 @@ class Traits:
     """
 
     exempt: Mapping[str, str] = field(default_factory=dict)
-    cannot: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
     forgets: bool = False
     capturable: bool = True

@@ -15,11 +15,11 @@ from torch import Tensor
 from onepass.base.devices import at_hand
 from onepass.base.errors import InputError
 from onepass.base.expect import expect_alike, expect_number, expect_rows
-from onepass.base.parts import Part, Samples
+from onepass.base.parts import Samples, StatefulPart
 from onepass.memory.sampling import distinct, nth_true
 
 
-class Store(Part, ABC):
+class Store(StatefulPart, ABC):
     """Raw samples as copies, their rows in the head, and fields of the method's own.
 
     Writing and drawing take only device operations of static shape; what is not let in is written

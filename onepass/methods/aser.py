@@ -49,7 +49,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
@@ -170,13 +170,13 @@ class ASER(Replay):
         """Candidates for replay: no fewer than are replayed, if one is left to value them by."""
         return max(self.half, min(self.replay, self.memory - 1))
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         judges = min(self.half, self.memory - self.eligible)
-        retrieving = Images(trained=0, scored=self.eligible + judges + batch)
+        retrieving = ImageCount(trained=0, scored=self.eligible + judges + batch)
         return super().cost(batch) + retrieving + self.cost_of_letting_in(batch)
 
-    def cost_of_letting_in(self, batch: int) -> Images:
-        return Images(trained=0, scored=2 * self.half + batch)
+    def cost_of_letting_in(self, batch: int) -> ImageCount:
+        return ImageCount(trained=0, scored=2 * self.half + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                   (b)
@@ -197,7 +197,7 @@ class ASER(Replay):
         count = min(self.replay, len(helps))
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
-        place = torch.arange(self.replay, device=self.trainer.where)
+        place = torch.arange(self.replay, device=self.trainer.torch_device)
         random, genuine = self.store.slots(self.replay)
         full = self.store.size >= self.memory
         slots = torch.where(full, best.index_select(0, place % count), random)
@@ -206,7 +206,8 @@ class ASER(Replay):
     def update(self, stream: Samples) -> None:
         """Free slots are filled; who finds none may replace a memory sample of lower value."""
         waits = (
-            self.store.size + torch.arange(len(stream.y), device=self.trainer.where) >= self.memory
+            self.store.size + torch.arange(len(stream.y), device=self.trainer.torch_device)
+            >= self.memory
         )
         self.store.add(stream.x, stream.y)
         judges = self.store.dealt(self.half)  # E                                     (h)
@@ -224,7 +225,9 @@ class ASER(Replay):
     def is_rare(self, y: Tensor) -> Tensor:
         """Whether a class's share of the full memory is below U(0, 1 / classes)."""
         share = (y.unsqueeze(1) == self.store.y[: self.memory]).sum(dim=1) / self.memory
-        uniform = torch.rand(1, generator=self.trainer.rngs["draws"], device=self.trainer.where)
+        uniform = torch.rand(
+            1, generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
+        )
         return share < uniform / self.seen.sum()
 
     def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:

@@ -50,10 +50,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Part, Samples, Step
+from onepass.base.parts import ImageCount, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, distillation
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
@@ -104,7 +104,7 @@ def fitted(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tuple[float,
     return a, b
 
 
-class Correction(Part):
+class Correction(StatefulPart):
     """What the logits are multiplied by and what is then added, (C) each: those of the running
     task's end, and those with which the previous network was left."""
 
@@ -184,7 +184,7 @@ class BiC(Replay):
 
     store: Sifted = field(init=False)
     held_out: HeldOut = field(init=False)
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     correction: Correction = field(init=False)
     _held: Tensor = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
@@ -203,7 +203,7 @@ class BiC(Replay):
         )
     }
     traits: ClassVar[Traits] = Traits(
-        cannot={"norms": "logits are corrected as they are by the running statistics"},
+        unsupported={"norms": "logits are corrected as they are by the running statistics"},
         exempt={
             "devices_agree": "what is held out is drawn by the device's own generator",
         },
@@ -219,8 +219,8 @@ class BiC(Replay):
         super().build(shape, dtype)
         places = self.memory - self.store.capacity
         self.held_out = HeldOut(places, shape, dtype, self.trainer.rngs["draws"])
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
-        self.correction = Correction(len(self.seen), self.trainer.where)
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.correction = Correction(len(self.seen), self.trainer.torch_device)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -228,14 +228,14 @@ class BiC(Replay):
         """What is replayed."""
         return Sifted(self.memory - round(self.validation * self.memory), shape, dtype, rng)
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         images = (batch + self.replay) * self.views_per_sample
-        return Images(trained=images, scored=images)
+        return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         if self.trainer.begins:  # whoever is held out from one step on a batch is from all
             lots = torch.rand(
-                len(y), generator=self.trainer.rngs["draws"], device=self.trainer.where
+                len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
             self._held = self.held_out.wanted(y, lots < self.validation)
         held = self._held  # for V, not for X                                                (b)
@@ -267,7 +267,7 @@ class BiC(Replay):
         if not bool(of_new.any()) or bool(of_new.all()):
             return
         logits = self.trainer.answering(self.views.normalise(x))[:, : len(self.classes)]
-        self.trainer.spend("task ends", Images(trained=0, scored=held))
+        self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
         # a small problem, of many small steps: faster on the host
         new = self.new[: len(self.classes)].cpu()
         self.correction.set(self.new, *fitted(logits.cpu(), y.cpu(), new, self.decay))

@@ -44,10 +44,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Part, Samples, Step
+from onepass.base.parts import ImageCount, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, distillation
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.trainer import Trainer
@@ -57,14 +57,14 @@ from onepass.nets import Head, cosine_head
 POWER = 0.66
 
 
-class LearningRate(Part):
+class LearningRate(StatefulPart):
     """A learning rate on the device, where a captured step reads it; another one from the first
     boundary on."""
 
     tensors: ClassVar[tuple[str, ...]] = ("value",)
 
     def __init__(self, trainer: Trainer, first: float, later: float) -> None:
-        self.value, self.later = torch.tensor(first, device=trainer.where), later
+        self.value, self.later = torch.tensor(first, device=trainer.torch_device), later
         for group in trainer.optimizer.param_groups:
             group["lr"] = self.value
 
@@ -109,7 +109,7 @@ class CCIL(Replay):
     later_rate: float = 1.0
     classifier: Literal["cosine", "linear"] = "cosine"
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     rate: LearningRate = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -136,7 +136,7 @@ class CCIL(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
         self.rate = LearningRate(self.trainer, self.lr, self.lr * self.later_rate)
 
     def make_store(
@@ -149,9 +149,9 @@ class CCIL(Replay):
             return super().make_head(features, rng)
         return cosine_head(features, rng)
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         images = (batch + self.replay) * self.views_per_sample
-        return Images(trained=images, scored=images)
+        return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)

@@ -56,10 +56,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import mean, one_hot, supervised_contrastive
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
@@ -171,10 +171,10 @@ class Co2L(Replay):
     relation_temperature: float = 0.2
     previous_temperature: float = 0.01
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
         least_memory=1,
-        cannot={
+        unsupported={
             "distil": "features are trained, and there are no logits",
             "norms": "scores come from features of the memory by the running statistics",
         },
@@ -211,11 +211,11 @@ class Co2L(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         images = VIEWS * (batch + self.replay) * self.views_per_sample
-        return Images(trained=images, scored=images)
+        return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # (b)
@@ -246,7 +246,7 @@ class Co2L(Replay):
         """A linear classifier of the features of the memory as it is."""
         held = int(self.store.size)
         features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
-        self.trainer.spend("scores", Images(trained=0, scored=held))
+        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
         return ByFeatures(
             self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
         )

@@ -37,7 +37,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
 from onepass.functional.views import mean_over_views
@@ -138,8 +138,8 @@ class DERPP(Replay):
         }
         return Reservoir(self.memory, shape, dtype, rng, fields, per_class=["logits"])
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + 2 * self.replay) * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=(batch + 2 * self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)

@@ -27,7 +27,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, fractions, sample_cross_entropy
 from onepass.learning.registry import method
@@ -102,10 +102,12 @@ class ER(Replay):
             return super().make_store(shape, dtype, rng)
         return MixedReservoir(self.memory, shape, dtype, rng, size=self.balanced, fill=0)
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         own = super().cost(batch)
         return (
-            own if self.balanced is None else Images(trained=self.balanced * self.views_per_sample)
+            own
+            if self.balanced is None
+            else ImageCount(trained=self.balanced * self.views_per_sample)
         )
 
     def step(self, x: Tensor, y: Tensor) -> Step:

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onepass.base.devices import finest
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
 from onepass.learning.registry import method
@@ -145,12 +145,12 @@ class ERAML(Replay):
             return super().make_head(features, rng)
         return cosine_head(features, rng)
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=(3 * batch + self.replay) * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=(3 * batch + self.replay) * self.views_per_sample)
 
     def partners(self, stream: Samples) -> Samples:
         """A positive for each sample of the stream, then a negative for each."""
-        held = torch.arange(self.memory + 1, device=self.trainer.where) < self.store.size
+        held = torch.arange(self.memory + 1, device=self.trainer.torch_device) < self.store.size
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
         rng = self.trainer.rngs["draws"]

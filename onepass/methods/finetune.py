@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.functional.losses import cross_entropy
 from onepass.learning.learner import Learner
 from onepass.learning.registry import method
@@ -45,8 +45,8 @@ class Finetune(Learner):
         },
     )
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=batch * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=batch * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new           (b)

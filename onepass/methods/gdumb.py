@@ -53,7 +53,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Step
+from onepass.base.parts import ImageCount, Step
 from onepass.base.seeds import generator
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import mean
@@ -114,7 +114,7 @@ class Fit:
 
     def __init__(self, learner: GDumb) -> None:
         self.learner, base = learner, learner.trainer
-        rng = generator(learner.seed, "draws of a fit", base.where)
+        rng = generator(learner.seed, "draws of a fit", base.torch_device)
         self.trainer = Trainer(
             base.settings,
             base.shape,
@@ -128,7 +128,7 @@ class Fit:
             },
         )
         self.trainer.add_rows(0, len(learner.classes))
-        self.rate = torch.zeros((), device=base.where)
+        self.rate = torch.zeros((), device=base.torch_device)
         for group in self.trainer.optimizer.param_groups:
             group["lr"] = self.rate  # on the device, where a captured step reads it
             if learner.optimizer == "sgd":
@@ -138,11 +138,11 @@ class Fit:
         colour = len(base.shape) == 3 and base.shape[0] > 1
         self.cutmix = learner.cutmix if colour else 0.0
 
-    def run(self) -> Images:
+    def run(self) -> ImageCount:
         """All passes over the memory, and what they cost."""
         held, batch = int(self.learner.store.size), self.learner.fit_batch
         if not held:  # all of it was forgotten
-            return Images(trained=0)
+            return ImageCount(trained=0)
         # places of one pass, up to a multiple of the batch; those past `held` have weight 0
         place = torch.arange(math.ceil(held / batch) * batch, device=self.rate.device)
         weights = torch.split((place < held).float(), batch)
@@ -153,7 +153,7 @@ class Fit:
             order = torch.split(shuffled[place % held], batch)
             for slots, weight in zip(order, weights, strict=True):
                 self.trainer.run(self.step, slots, weight)
-        return Images(trained=len(place) * self.trainer.views.per_sample * self.learner.epochs)
+        return ImageCount(trained=len(place) * self.trainer.views.per_sample * self.learner.epochs)
 
     def step(self, slots: Tensor, weight: Tensor) -> Step:
         """One step on the samples in these slots."""
@@ -215,7 +215,7 @@ class GDumb(WithMemory):
         least_memory=1,
         quick={"epochs": 64},
         trains_to_score=True,
-        cannot=dict.fromkeys(
+        unsupported=dict.fromkeys(
             ("average", "distil", "repeats", "norms"),
             "steps train nothing, and the network is fitted anew whenever scores are asked for",
         ),
@@ -253,8 +253,8 @@ class GDumb(WithMemory):
     ) -> Balanced:
         return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=0)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=0)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         self.keep(x, y)

@@ -47,7 +47,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.imbalance import Balance, class_weight, log_class_scale
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropies_against
@@ -195,7 +195,7 @@ class GSA(WithMemory):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.balance = Balance(len(self.seen), self.trainer.where)
+        self.balance = Balance(len(self.seen), self.trainer.torch_device)
         varied = gsa_variants.asked_for(self)
         self.objective = gsa_variants.objective if varied else GSA.by_the_paper
 
@@ -204,8 +204,8 @@ class GSA(WithMemory):
     ) -> MixedReservoir:
         return MixedReservoir(self.memory, shape, dtype, rng, size=self.mix, fill=self.fill)
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=(batch + self.current + self.mix) * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=(batch + self.current + self.mix) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                          (b)

@@ -34,7 +34,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import require
 from onepass.functional.imbalance import Balance
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
@@ -108,7 +108,7 @@ class GSAReleased(WithMemory):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.balance = Balance(len(self.seen), self.trainer.where)
+        self.balance = Balance(len(self.seen), self.trainer.torch_device)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -117,10 +117,10 @@ class GSAReleased(WithMemory):
             self.memory, shape, dtype, rng, size=self.mix, shares=shares, fill=self.current
         )
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         trained = batch + self.current + self.mix
         raw = batch + self.current + self.mix + batch + self.mix * self.views_per_sample
-        return Images(trained * self.views_per_sample, scored=raw * self.extra_forwards)
+        return ImageCount(trained * self.views_per_sample, scored=raw * self.extra_forwards)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)
@@ -164,7 +164,7 @@ class GSAReleased(WithMemory):
         """The samples of new classes, which lie behind the old ones in X^mix, repeated to so many:
         how many they are is known on the device only."""
         n_old, n_new = shares(len(mix), self.new.sum(), self.seen.sum())
-        place = torch.arange(size, device=self.trainer.where) % n_new.clamp(min=1)
+        place = torch.arange(size, device=self.trainer.torch_device) % n_new.clamp(min=1)
         return mix.index_select(0, (n_old + place).clamp(max=len(mix) - 1))
 
     def weight(self) -> Tensor:

@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
@@ -179,11 +179,11 @@ class GSS(Replay):
     ) -> Scored:
         return Scored(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         return super().cost(batch) + self.cost_of_letting_in(batch)
 
-    def cost_of_letting_in(self, batch: int) -> Images:
-        return Images(self.subsets * self.subset_size + batch)
+    def cost_of_letting_in(self, batch: int) -> ImageCount:
+        return ImageCount(self.subsets * self.subset_size + batch)
 
     def shown(self, batch: int) -> int:
         return super().cost(batch).trained

@@ -62,10 +62,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
@@ -165,9 +165,9 @@ class IL2A(Replay):
     distillation: float = 0.1
     pairs: int = 190
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
-        cannot={
+        unsupported={
             "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
         },
         exempt={
@@ -199,7 +199,7 @@ class IL2A(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -214,9 +214,9 @@ class IL2A(Replay):
             nn.init.zeros_(parameter)
         return {"auxiliary": auxiliary}
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         images = ((1 + MIXED) * batch + self.replay) * self.views_per_sample
-        return Images(trained=images, scored=images)
+        return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)
@@ -254,7 +254,9 @@ class IL2A(Replay):
         """X^mix: mixtures of views, with the numbers of their pairs in the place of rows."""
         rng, n = self.trainer.rngs["draws"], len(y)
         partner = (
-            torch.rand(MIXED, n, generator=rng, device=self.trainer.where).argsort(dim=1).flatten()
+            torch.rand(MIXED, n, generator=rng, device=self.trainer.torch_device)
+            .argsort(dim=1)
+            .flatten()
         )
         own = share((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
         first = views.repeat(MIXED, *[1] * (views.ndim - 1))
@@ -273,7 +275,7 @@ class IL2A(Replay):
         whose columns come behind the head's."""
         auxiliary = self.tempered(self.model.get_submodule("auxiliary"), features)  # (5b, A)
         new = self.new.sum()
-        running = torch.arange(self.pairs, device=self.trainer.where) < new * (new - 1) // 2
+        running = torch.arange(self.pairs, device=self.trainer.torch_device) < new * (new - 1) // 2
         both_out = Output(
             torch.cat([logits, auxiliary], dim=1),  # (5b, C + A)
             torch.cat([stream.y, len(self.seen) + mixed.y]),
@@ -290,7 +292,7 @@ class IL2A(Replay):
         logits, known = semantic_logits(
             head.weight, head.bias, fields["features"][places], y, held
         )  # (C, C)
-        classes = torch.arange(len(logits), device=self.trainer.where)
+        classes = torch.arange(len(logits), device=self.trainer.torch_device)
         prototypes = Output(logits / self.temperature, classes, (known & self.old).float())
         return cross_entropy(prototypes, among=self.seen)
 
@@ -299,7 +301,7 @@ class IL2A(Replay):
         held = int(self.store.size)
         self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
         self.store.fields["known"][:held] = 1
-        self.trainer.spend("task ends", Images(trained=0, scored=held))
+        self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
             forget_rows(self.trainer.optimizer, parameter, slice(None))

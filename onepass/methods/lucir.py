@@ -45,10 +45,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Part, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean, one_hot
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.trainer import Trainer
@@ -74,7 +74,7 @@ def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> 
     return mean(each, cosines.weight * old[y])
 
 
-class Rows(Part):
+class Rows(StatefulPart):
     """Rows of old classes stay as they are; those whose class a batch brings are `fresh` in its
     step."""
 
@@ -137,7 +137,7 @@ class LUCIR(Replay):
     margin: float = 0.5
     scale: float = 1.0
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     rows: Rows = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -163,15 +163,15 @@ class LUCIR(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
         self.rows = Rows(self.trainer)
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return ScaledCosineHead(features, FIRST_CAPACITY, rng, self.scale)
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         images = (batch + self.replay) * self.views_per_sample
-        return Images(trained=images, scored=images)
+        return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         head = cast(ScaledCosineHead, self.model.head)

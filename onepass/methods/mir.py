@@ -44,7 +44,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
@@ -111,9 +111,9 @@ class MIR(Replay):
         enough = self.candidates >= self.replay
         require(self, "candidates", enough, f"at least {self.replay} (replay)")
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         trained = (batch + self.replay) * self.views_per_sample
-        return Images(trained, scored=2 * self.candidates)
+        return ImageCount(trained, scored=2 * self.candidates)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                   (b)

@@ -61,10 +61,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
@@ -206,7 +206,7 @@ class OCM(Replay):
     strength: float = 1.0
     rotations: int = MAPS
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
         least_memory=1,
         later_steps_differ=True,
@@ -235,16 +235,16 @@ class OCM(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         return {"projection": build(lambda: nn.Linear(features, min(PROJECTED, features)), rng)}
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         contrasted = VIEWS * self.maps * (batch + self.replay)
         times = self.views_per_sample
         taught = (self.maps + 1) * self.replay
-        return Images(trained=(contrasted + self.replay) * times, scored=taught * times)
+        return ImageCount(trained=(contrasted + self.replay) * times, scored=taught * times)
 
     def shown(self, batch: int) -> int:
         return self.replay * self.views_per_sample  # all others have no logits
@@ -255,7 +255,7 @@ class OCM(Replay):
         if not self._prepared:
             return self.rotations
         blank = torch.zeros(
-            1, *self.trainer.shape, dtype=self.trainer.dtype, device=self.trainer.where
+            1, *self.trainer.shape, dtype=self.trainer.dtype, device=self.trainer.torch_device
         )
         return min(self.rotations, maps_of(self.views.normalise(blank).shape))
 
@@ -294,7 +294,10 @@ class OCM(Replay):
     def drawn(self, stream: Samples) -> Samples:
         """X^buf: while few classes are known, only the first of it counts."""
         replay = self.store.draw(self.replay, fallback=stream)
-        counts = torch.arange(self.replay, device=self.trainer.where) < PER_CLASS * self.seen.sum()
+        counts = (
+            torch.arange(self.replay, device=self.trainer.torch_device)
+            < PER_CLASS * self.seen.sum()
+        )
         return replay._replace(weight=replay.weight * counts)
 
     def turns(self, samples: Samples) -> Tensor:
@@ -313,9 +316,9 @@ class OCM(Replay):
             max(1, all_of_f - width),
             (len(batches), 1),
             generator=self.trainer.rngs["draws"],
-            device=self.trainer.where,
+            device=self.trainer.torch_device,
         )
-        window = torch.arange(width, device=self.trainer.where)
+        window = torch.arange(width, device=self.trainer.torch_device)
         windows = starts + window  # of f, a row for each batch
         made = []
         for batch, window, z_b, f_b in zip(

@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset
 from onepass.learning.registry import method
 from onepass.learning.traits import Traits
@@ -64,7 +64,7 @@ class OCMGSA(OCM, GSA):
         },
     )
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         return OCM.cost(self, batch) + GSA.cost(self, batch)
 
     def shown(self, batch: int) -> int:

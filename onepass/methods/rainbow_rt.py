@@ -49,7 +49,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
@@ -155,7 +155,7 @@ class RainbowRT(Replay):
         y = torch.cat([self.store.y[:kept], self.running.y[:came]])
         # lots[0] stands for u at the end of task 1, lots[1] gives away what places are left
         lots = torch.rand(
-            2, len(y), generator=self.trainer.rngs["draws"], device=self.trainer.where
+            2, len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
         )
         places = self.store.capacity  # R
         quota = places // int(self.seen.sum())
@@ -169,13 +169,15 @@ class RainbowRT(Replay):
         """u of each sample: the share of its copies that are not taken for the class that most of
         them are taken for."""
         votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.trainer.spend("task ends", Images(trained=0, scored=AUGMENTED * len(x)))
+        self.trainer.spend("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
         return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
         """S, (samples, rows): how many copies of each sample are taken for each class."""
         inputs, evaluator = self.views.normalise(x), self.trainer.evaluator
-        votes = torch.zeros(len(x), len(self.seen), dtype=torch.int64, device=self.trainer.where)
+        votes = torch.zeros(
+            len(x), len(self.seen), dtype=torch.int64, device=self.trainer.torch_device
+        )
         for _ in range(AUGMENTED):
             logits = evaluator(self.views.augmented(inputs)).masked_fill(~self.seen, -torch.inf)
             votes += one_hot(logits.argmax(dim=1), len(self.seen))

@@ -49,7 +49,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.base.parts import Images, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import supervised_contrastive
 from onepass.learning.registry import method
@@ -97,7 +97,7 @@ class SCR(Replay):
 
     traits: ClassVar[Traits] = Traits(
         least_memory=1,
-        cannot={
+        unsupported={
             "distil": "features are trained, and there are no logits",
             "norms": "scores come from features of the memory by the running statistics",
         },
@@ -129,12 +129,12 @@ class SCR(Replay):
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         return {"projection": projection(features, rng)}
 
-    def cost(self, batch: int) -> Images:
-        return Images(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
+    def cost(self, batch: int) -> ImageCount:
+        return ImageCount(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # (b)
-        loss = torch.zeros((), device=self.trainer.where)
+        loss = torch.zeros((), device=self.trainer.torch_device)
         if self.steps:  # before, the memory is empty; no graph is captured before the second step
             replay = self.store.draw(self.replay, fallback=stream)  # (r)
             loss = self.contrast(stream.then(replay))
@@ -159,14 +159,14 @@ class SCR(Replay):
         if not self.review or not held:
             return
         order = torch.randperm(
-            held, generator=self.trainer.rngs["draws"], device=self.trainer.where
+            held, generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
         )
         for slots in torch.tensor_split(order, math.ceil(held / self.replay)):
-            weight = torch.ones(len(slots), device=self.trainer.where)
+            weight = torch.ones(len(slots), device=self.trainer.torch_device)
             # all that are held count: this is no draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.trainer.spend("task ends", Images(trained=VIEWS * held * self.views_per_sample))
+        self.trainer.spend("task ends", ImageCount(trained=VIEWS * held * self.views_per_sample))
 
     def scorer(self) -> nn.Module:
         """The nearest of the class means of the memory as it is."""
@@ -174,7 +174,7 @@ class SCR(Replay):
         features = self.trainer.features_of(
             self.store.x[:held], self.trainer.answering
         )  # u before it is normalised
-        weight = torch.ones(held, device=self.trainer.where)
+        weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
-        self.trainer.spend("scores", Images(trained=0, scored=held))
+        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
         return ByFeatures(self.trainer.answering, means)

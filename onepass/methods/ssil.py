@@ -38,10 +38,10 @@ import torch
 from torch import Tensor
 
 from onepass.base.expect import expect_rows
-from onepass.base.parts import Images, Output, Part, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import mean, sample_cross_entropy_against
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.nets.optimisers import pad_rows
@@ -72,7 +72,7 @@ def task_distillation(out: Output, taught: Tensor, group: Tensor, temperature: f
     return temperature**2 * mean(divergence, out.weight)
 
 
-class TaskOfClass(Part):
+class TaskOfClass(StatefulPart):
     """The task of each class, `first` (C), named by the first row that it brought."""
 
     tensors: ClassVar[tuple[str, ...]] = ("first",)
@@ -129,7 +129,7 @@ class SSIL(Replay):
     strength: float = 1.0
     temperature: float = 2.0
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
     tasks: TaskOfClass = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -155,12 +155,12 @@ class SSIL(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)  # taken anew at every boundary
-        self.tasks = TaskOfClass(len(self.seen), self.trainer.where)
+        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.tasks = TaskOfClass(len(self.seen), self.trainer.torch_device)
 
-    def cost(self, batch: int) -> Images:
+    def cost(self, batch: int) -> ImageCount:
         images = (batch + self.replay) * self.views_per_sample
-        return Images(trained=images, scored=images)
+        return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                            (b)

@@ -67,10 +67,10 @@ def result_of(
         capture_seconds=last.capture,
         trained_per_sample=images.trained / batch,
         scored_per_sample=images.scored / batch,
-        images_beside_steps={name: n._asdict() for name, n in learner.trainer.spent.items()},
+        images_beside_steps={name: n._asdict() for name, n in learner.trainer.image_counts.items()},
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
-        device=learner.trainer.where.type,
+        device=learner.trainer.torch_device.type,
         gpu=gpu_of(learner),
         threads=job.threads,
         params_sha256=learner.params_sha256(),
@@ -88,8 +88,8 @@ def plain_settings(learner: Learner) -> dict[str, Any]:
 
 
 def gpu_of(learner: Learner) -> str | None:
-    cuda = learner.trainer.where.type == "cuda"
-    return torch.cuda.get_device_name(learner.trainer.where) if cuda else None
+    cuda = learner.trainer.torch_device.type == "cuda"
+    return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
 
 
 def _plain(value: Any) -> Any:

@@ -145,7 +145,9 @@ class Batches:
         for store in stores_of(learner):
             for _ in range(0, store.capacity, FILLING):
                 store.add(
-                    self.x[:FILLING], self.y[:FILLING].to(learner.trainer.where), **_blank(store)
+                    self.x[:FILLING],
+                    self.y[:FILLING].to(learner.trainer.torch_device),
+                    **_blank(store),
                 )
 
 
@@ -170,7 +172,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.where
+    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.torch_device
     optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     most = max(one.images for one in passes)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from memories import samples
 
-from onepass.base.parts import Images, Output, Samples, Step
+from onepass.base.parts import ImageCount, Output, Samples, Step
 
 
 def test_samples_are_joined_and_cut_again():
@@ -86,7 +86,7 @@ def test_a_step_reports_its_loss_its_outputs_and_its_terms_without_a_graph():
 
 
 def test_images_add_up_by_kind_and_to_nothing_else():
-    assert Images(1, 2) + Images(10) == Images(11, 2)
-    assert Images(5) == Images(5, 0)
+    assert ImageCount(1, 2) + ImageCount(10) == ImageCount(11, 2)
+    assert ImageCount(5) == ImageCount(5, 0)
     with pytest.raises(TypeError):
-        Images(1) + 1
+        ImageCount(1) + 1

@@ -35,7 +35,7 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def images():
     whole = noise(3, (3, 6, 5), train=8, test=2)
-    return formats.Images(
+    return formats.ImageCount(
         *formats.by_class(whole.train_x, whole.train_y),
         *formats.by_class(whole.test_x, whole.test_y),
     )

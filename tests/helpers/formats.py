@@ -31,7 +31,7 @@ COARSE = [f"coarse_{label:02d}" for label in range(20)]
 TINY_FOLDER = "tiny-imagenet-200"
 
 
-class Images(NamedTuple):
+class ImageCount(NamedTuple):
     """uint8 images (n, channels, height, width) and labels, for training and for testing."""
 
     train_x: np.ndarray
@@ -40,7 +40,7 @@ class Images(NamedTuple):
     test_y: np.ndarray
 
 
-def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) -> Images:
+def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) -> ImageCount:
     """Random pixels; so many images of each class, the classes in no order."""
     source = np.random.default_rng(seed)
 
@@ -48,7 +48,7 @@ def noise(classes: int, shape: tuple[int, int, int], train=2, test=1, seed=0) ->
         y = source.permutation(np.repeat(np.arange(classes), each))
         return source.integers(0, 256, (len(y), *shape), dtype=np.uint8), y
 
-    return Images(*part(train), *part(test))
+    return ImageCount(*part(train), *part(test))
 
 
 def by_class(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def idx(values: np.ndarray) -> bytes:
     return header + values.astype(np.uint8).tobytes()
 
 
-def write_idx(folder: Path, images: Images, *, dot: str = "-", packed: bool = False) -> Path:
+def write_idx(folder: Path, images: ImageCount, *, dot: str = "-", packed: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for part, x, y in (
         ("train", images.train_x, images.train_y),
@@ -117,7 +117,7 @@ def _array_opcodes(array: np.ndarray) -> bytes:
     return empty + state + b"tb"
 
 
-def write_cifar10(folder: Path, images: Images, names: Sequence[str] = CIFAR10) -> Path:
+def write_cifar10(folder: Path, images: ImageCount, names: Sequence[str] = CIFAR10) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pieces = np.array_split(np.arange(len(images.train_y)), 5)
     batches = {
@@ -142,7 +142,7 @@ def write_cifar10(folder: Path, images: Images, names: Sequence[str] = CIFAR10) 
     return folder
 
 
-def write_cifar100(folder: Path, images: Images, names: Sequence[str] = CIFAR100) -> Path:
+def write_cifar100(folder: Path, images: ImageCount, names: Sequence[str] = CIFAR100) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for part, x, y in (
         ("train", images.train_x, images.train_y),
@@ -188,7 +188,9 @@ def write_classes(folder: Path, x: np.ndarray, y: np.ndarray, names: Sequence[st
     return folder
 
 
-def write_folders(folder: Path, images: Images, names: Sequence[str], test: str = "test") -> Path:
+def write_folders(
+    folder: Path, images: ImageCount, names: Sequence[str], test: str = "test"
+) -> Path:
     write_classes(folder / "train", images.train_x, images.train_y, names)
     write_classes(folder / test, images.test_x, images.test_y, names)
     return folder

@@ -5,7 +5,7 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import CIFAR10, CIFAR100, DIGITS, Images, by_class, noise
+from formats import CIFAR10, CIFAR100, DIGITS, ImageCount, by_class, noise
 
 import onepass
 from onepass import DataError
@@ -15,12 +15,12 @@ from onepass.data.catalogue import CATALOGUE
 def same(data, images):
     """Whether a dataset holds exactly these samples, in this order."""
     return all(
-        np.array_equal(getattr(data, part), getattr(images, part)) for part in Images._fields
+        np.array_equal(getattr(data, part), getattr(images, part)) for part in ImageCount._fields
     )
 
 
 def in_class_order(images):
-    return Images(
+    return ImageCount(
         *by_class(images.train_x, images.train_y), *by_class(images.test_x, images.test_y)
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import onepass
 from onepass import Finetune, Learner
-from onepass.base.parts import Images, Samples
+from onepass.base.parts import ImageCount, Samples
 from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import METHODS, method
 
@@ -27,10 +27,10 @@ class Tidy(Finetune):
         rows = torch.arange(4) % len(self.classes)
         (output,) = self.forward(Samples(x, rows, torch.ones(4)))
         self.descend(cross_entropy(output, among=self.seen))
-        self.trainer.spend("task ends", Images(4, 1))
+        self.trainer.spend("task ends", ImageCount(4, 1))
 
     def scorer(self):
-        self.trainer.spend("scores", Images(0, 3))
+        self.trainer.spend("scores", ImageCount(0, 3))
         return super().scorer()
 
 

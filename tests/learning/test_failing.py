@@ -16,7 +16,9 @@ from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
 
 METHODS = [info.key for info in registry.methods()]
-REPEATING = [key for key in METHODS if "repeats" not in registry.get(key).learner.traits.cannot]
+REPEATING = [
+    key for key in METHODS if "repeats" not in registry.get(key).learner.traits.unsupported
+]
 REPLAYING = {"replay": 4, "mix": 4, "current": 2, "candidates": 6, "pool": 4, "subsets": 2}
 SELF_TAUGHT = {"average": 0.9, "distil": 1.0, "distil_raw": True, "repeats": 2}
 FIRST = [[0, 1, 0, 1], [1, 0], [0, 1, 1], [1, 0, 0]]
@@ -214,7 +216,7 @@ def copied(learner):
 
 @pytest.mark.parametrize("key", REPEATING)
 def test_a_step_that_fails_in_a_repeat_is_as_one_that_fails_once(key, tmp_path):
-    refused, repeated = registry.get(key).learner.traits.cannot, 0
+    refused, repeated = registry.get(key).learner.traits.unsupported, 0
     settings = {name: value for name, value in SELF_TAUGHT.items() if name not in refused}
     for learner, (state, _), moved in outcomes(key, [1, 0, 1], **settings):
         if moved:

@@ -9,9 +9,9 @@ from teaching import TASKS, Tidy, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune, InputError, NotFittedError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
 from onepass.memory import Reservoir
@@ -87,7 +87,7 @@ class Hoarding(ER):
     def build(self, shape, dtype):
         super().build(shape, dtype)
         self.second = Reservoir(7, shape, dtype, self.trainer.rngs["draws"])
-        self.teacher = Previous(self.trainer)
+        self.teacher = PreviousNetwork(self.trainer)
         self.count = 3
 
 
@@ -304,7 +304,7 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tm
             assert learner._task_ended
             learner.new_task()
     assert not learner._task_ended
-    assert learner.trainer.spent == {"task ends": Images(4, 1)}
+    assert learner.trainer.image_counts == {"task ends": ImageCount(4, 1)}
     teach(learner, [2, 3])
     straight = made(Tidy)
     teach(straight, [0, 1])
@@ -421,17 +421,17 @@ def test_a_snapshot_is_of_what_was_learned_and_refuses_what_the_learner_would():
 def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
     learner = made(Finetune)
     teach(learner, [0, 1])
-    assert learner.trainer.spent == {}
-    learner.trainer.spend("scores", Images(5, 7))
-    learner.trainer.spend("task ends", Images(1))
-    learner.trainer.spend("scores", Images(10))
-    expected = {"scores": Images(15, 7), "task ends": Images(1, 0)}
-    assert learner.trainer.spent == expected
+    assert learner.trainer.image_counts == {}
+    learner.trainer.spend("scores", ImageCount(5, 7))
+    learner.trainer.spend("task ends", ImageCount(1))
+    learner.trainer.spend("scores", ImageCount(10))
+    expected = {"scores": ImageCount(15, 7), "task ends": ImageCount(1, 0)}
+    assert learner.trainer.image_counts == expected
     again = reopened(learner, tmp_path)
-    assert again.trainer.spent == expected
-    again.trainer.spend("task ends", Images(0, 2))
-    assert again.trainer.spent["task ends"] == Images(1, 2)
-    assert learner.trainer.spent == expected
+    assert again.trainer.image_counts == expected
+    again.trainer.spend("task ends", ImageCount(0, 2))
+    assert again.trainer.image_counts["task ends"] == ImageCount(1, 2)
+    assert learner.trainer.image_counts == expected
 
 
 def test_what_a_scorer_takes_is_spent_once_for_each_state():
@@ -439,10 +439,13 @@ def test_what_a_scorer_takes_is_spent_once_for_each_state():
     x, _ = batch([0, 1])
     for _ in range(3):
         learner.scores(x)
-    assert learner.trainer.spent == {"scores": Images(0, 3)}
+    assert learner.trainer.image_counts == {"scores": ImageCount(0, 3)}
     learner.end_task()
     learner.scores(x)
-    assert learner.trainer.spent == {"scores": Images(0, 6), "task ends": Images(4, 1)}
+    assert learner.trainer.image_counts == {
+        "scores": ImageCount(0, 6),
+        "task ends": ImageCount(4, 1),
+    }
 
 
 class FailsWhenTold(ER):
@@ -502,7 +505,7 @@ def test_a_part_that_would_be_forgotten_is_refused(holder):
     class Hides(ER):
         def build(self, shape, dtype):
             super().build(shape, dtype)
-            self.teachers = holder([Previous(self.trainer)])
+            self.teachers = holder([PreviousNetwork(self.trainer)])
 
     learner = made(Hides, memory=5)
     with pytest.raises(InputError, match="teachers holds a part"):

@@ -94,7 +94,9 @@ def test_training_does_not_notice_and_images_are_counted(kind):
         states.append(sha256(state))
     assert states[0] == states[1]
     # once for each of the four steps, and once more for the boundary
-    assert learner.trainer.spent == {"scores": onepass.base.parts.Images(trained=0, scored=5000)}
+    assert learner.trainer.image_counts == {
+        "scores": onepass.base.parts.ImageCount(trained=0, scored=5000)
+    }
 
 
 def frozen():
@@ -119,7 +121,7 @@ def test_where_there_is_nothing_to_do_scores_are_the_same_and_cost_nothing(setti
         for norms in ("running", "memory")
     )
     assert torch.equal(running.scores(x), memory.scores(x))
-    assert sum(images.scored for images in memory.trainer.spent.values()) == 0
+    assert sum(images.scored for images in memory.trainer.image_counts.values()) == 0
 
 
 def test_what_is_frozen_keeps_its_own_beside_what_is_not():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from onepass import ER, SCR, InputError, load
-from onepass.base.locks import Turns
+from onepass.base.locks import LearnerLock
 from onepass.streams import ClassIncremental
 
 DATA = load("synthetic", classes=8, train_per_class=40, test_per_class=10, shape=(3, 6, 6), seed=2)
@@ -170,12 +170,12 @@ def test_a_snapshot_of_class_means_serves_while_they_move():
 
 def test_everyone_has_a_turn():
     """A thread that asks again and again does not keep the others waiting."""
-    turns, order, ready = Turns(), [], threading.Barrier(2)
+    turns, order, ready = LearnerLock(), [], threading.Barrier(2)
 
     def ask(name):
         ready.wait()
         for _ in range(50):
-            with turns.look():
+            with turns.looking():
                 order.append(name)
                 time.sleep(0.0005)
 
@@ -189,8 +189,8 @@ def test_everyone_has_a_turn():
 
 
 def test_a_turn_may_be_asked_for_again_by_who_has_it():
-    turns = Turns()
-    with turns.change(), turns.look(), turns.look():
+    turns = LearnerLock()
+    with turns.learning(), turns.looking(), turns.looking():
         pass
-    with turns.look():
+    with turns.looking():
         pass

@@ -11,7 +11,7 @@ from teaching import TASKS, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune
-from onepass.base.parts import Part, Samples, Step
+from onepass.base.parts import Samples, StatefulPart, Step
 from onepass.base.seeds import generator
 from onepass.learning.trainer import FIRST_CAPACITY, Trainer, Training
 from onepass.nets import CosineHead, Head, build
@@ -58,7 +58,7 @@ class Cosine(Finetune):
         return CosineHead(features, 16, rng, scale=5.0)
 
 
-class Diary(Part):
+class Diary(StatefulPart):
     """Writes down what it is told."""
 
     def __init__(self):
@@ -77,7 +77,7 @@ class Diary(Part):
         self.pages.append(("follow",))
 
 
-class Counter(Part):
+class Counter(StatefulPart):
     """A tensor that counts the optimiser's steps, and one that is not saved."""
 
     tensors = ("updates",)
@@ -203,7 +203,7 @@ def test_a_part_is_told_of_classes_tasks_growth_and_steps_in_their_order():
 def test_a_part_is_told_after_the_network_has_moved():
     found = []
 
-    class Looking(Part):
+    class Looking(StatefulPart):
         def __init__(self, learner):
             self.learner = learner
 

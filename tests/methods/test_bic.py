@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import onepass
 from onepass import ER
 from onepass.base.errors import InputError
-from onepass.base.parts import Images, Output
+from onepass.base.parts import ImageCount, Output
 from onepass.methods.bic import BiC, fitted
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
@@ -234,7 +234,7 @@ def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
     assert int(first.held_out.size) > 0 and int(crowded.held_out.size) == 0
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):
-        assert learner.trainer.spent == {}
+        assert learner.trainer.image_counts == {}
         expected = learner.trainer.evaluator(x).detach()[:, : len(learner.classes)]
         torch.testing.assert_close(learner.scores(x), expected)
 
@@ -262,12 +262,12 @@ def test_images_of_the_fit_are_counted():
     learner, count = bic(validation=0.3, memory=40), [0]
     learner.prepare((6,), torch.float32)
     tasks(learner, 1)
-    assert learner.trainer.spent == {}
+    assert learner.trainer.image_counts == {}
     learned(learner, [BOUNDARY, *batches([[2, 3] * 3] * 12, seed=1)])
     on_every_forward(learner, lambda module, given, out: count.append(len(out)))
     learner.end_task()
     assert (
-        learner.trainer.spent == {"task ends": Images(trained=0, scored=sum(count))}
+        learner.trainer.image_counts == {"task ends": ImageCount(trained=0, scored=sum(count))}
         and sum(count) == 12
     )
 
@@ -288,7 +288,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_defaults_are_the_comparable_setting():
     expected = {**COMPARABLE, "replay": 64, "validation": 0.1, "decay": 0.1, "temperature": 2.0}
     assert defaults(BiC, expected) == expected
-    assert BiC(mirror=True).cost(10) == Images(trained=148, scored=148)
+    assert BiC(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
 
 
 def test_the_official_preset_is_that_of_its_source():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from onepass import ER
 from onepass.base.errors import InputError
-from onepass.base.parts import Images, Output
+from onepass.base.parts import ImageCount, Output
 from onepass.methods.ccil import CCIL
 from onepass.nets import CosineHead
 
@@ -130,7 +130,7 @@ def test_the_head_is_a_cosine_unless_told_otherwise():
 
 def test_the_previous_network_is_shown_what_the_network_is():
     learner = ccil(replay=12)
-    assert learner.cost(10) == Images(trained=22, scored=22)
+    assert learner.cost(10) == ImageCount(trained=22, scored=22)
 
 
 def test_the_defaults_are_the_comparable_setting():

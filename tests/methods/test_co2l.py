@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from onepass import SCR
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.methods.co2l import RIDGE, Co2L, FittedLinear, relation_distillation
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
@@ -220,14 +220,14 @@ def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
     expected = FittedLinear(features.detach(), learner.store.y[:held], learner.seen)(features)
     torch.testing.assert_close(learner.scores(x), expected[:, :3].detach(), rtol=1e-3, atol=1e-4)
     assert learner.state_sha256() == before
-    assert learner.trainer.spent == {"scores": Images(trained=0, scored=6)}
+    assert learner.trainer.image_counts == {"scores": ImageCount(trained=0, scored=6)}
 
 
 # ---- settings
 
 
 def test_the_previous_network_is_shown_what_the_network_is():
-    assert co2l(replay=12).cost(10) == Images(trained=44, scored=44)
+    assert co2l(replay=12).cost(10) == ImageCount(trained=44, scored=44)
 
 
 def test_the_defaults_are_the_comparable_setting():

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.base.settings import configured
 from onepass.learning.memory_contents import memory_bytes
 from onepass.methods.derpp import DERPP, known_error
@@ -345,8 +345,8 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_cost_the_bytes_and_the_official_preset():
-    assert DERPP().cost(10) == Images(trained=138)
-    assert DERPP(mirror=True).cost(10) == Images(trained=276)
+    assert DERPP().cost(10) == ImageCount(trained=138)
+    assert DERPP(mirror=True).cost(10) == ImageCount(trained=276)
     learner = learner_of(memory=30)
     learner.prepare((6,), torch.float32)
     assert memory_bytes(learner) == 30 * (6 * 4 + 8 + 16 * 4 + 8)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from onepass import ER, ClassIncremental, Finetune, load
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3, 3], [4, 3, 4]]
 
@@ -225,8 +225,8 @@ def test_the_defaults_are_the_comparable_setting():
 
 
 def test_a_step_costs_batch_and_replay():
-    assert ER().cost(10) == Images(trained=10 + 64)
-    assert ER(mirror=True, replay=5).cost(3) == Images(trained=2 * (3 + 5))
+    assert ER().cost(10) == ImageCount(trained=10 + 64)
+    assert ER(mirror=True, replay=5).cost(3) == ImageCount(trained=2 * (3 + 5))
 
 
 @pytest.mark.parametrize(

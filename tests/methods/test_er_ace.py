@@ -17,7 +17,7 @@ from torch import nn
 
 from onepass import ER
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.base.settings import configured
 from onepass.methods.er_ace import ERACE
 from onepass.nets import CosineHead, Head
@@ -173,8 +173,8 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
-    assert ERACE().cost(10) == Images(trained=74)
-    assert ERACE(mirror=True).cost(10) == Images(trained=148)
+    assert ERACE().cost(10) == ImageCount(trained=74)
+    assert ERACE(mirror=True).cost(10) == ImageCount(trained=148)
     official = configured(ERACE, **ERACE.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
 

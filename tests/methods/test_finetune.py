@@ -8,7 +8,7 @@ from presets import COMPARABLE, defaults
 from replaying import BOUNDARY, parameters, small
 
 from onepass import Finetune, Joint
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.base.settings import setting_names
 from onepass.learning import registry
 
@@ -39,8 +39,8 @@ def test_joint_training_is_fine_tuning_meant_for_one_task_of_all_classes():
 
 
 def test_a_step_costs_the_batch_and_nothing_is_kept():
-    assert Finetune().cost(10) == Joint().cost(10) == Images(trained=10)
-    assert Finetune(mirror=True).cost(10) == Images(trained=20)
+    assert Finetune().cost(10) == Joint().cost(10) == ImageCount(trained=10)
+    assert Finetune(mirror=True).cost(10) == ImageCount(trained=20)
     assert "memory" not in setting_names(Finetune)
 
 

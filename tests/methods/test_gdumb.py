@@ -66,7 +66,7 @@ def test_nothing_is_trained_on_the_stream():
         assert step.loss.item() == 0 and step.outputs == ()
     learner.end_task()
     assert learner.params_sha256() == before
-    assert learner.cost(10) == (0, 0) and learner.trainer.spent == {}
+    assert learner.cost(10) == (0, 0) and learner.trainer.image_counts == {}
     assert not any(learner.state_dict()["optimizer"].values())
     assert learner._scorer is None
 
@@ -283,7 +283,7 @@ def test_its_images_are_counted_once_for_each_state_that_is_scored(mirror):
         learner.scores(x)
         learner.predict(x)
         assert Flat.trained == 3 * 24 * (1 + mirror)
-        assert learner.trainer.spent == {"scores": (repeats * 3 * 24 * (1 + mirror), 0)}
+        assert learner.trainer.image_counts == {"scores": (repeats * 3 * 24 * (1 + mirror), 0)}
         learner.learn(x[:1], y[:1])
 
 

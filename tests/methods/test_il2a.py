@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from onepass import ER
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.methods.il2a import BETA, IL2A, SPREAD, pair_number, semantic_logits, share
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1], BOUNDARY, [3, 4, 3, 4], [3], [4, 3, 0], BOUNDARY, [5]]
@@ -180,7 +180,7 @@ def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
     torch.testing.assert_close(
         fields["features"][:8], learner.trainer.features_of(learner.store.x[:8])
     )
-    assert learner.trainer.spent == {"task ends": Images(trained=0, scored=8)}
+    assert learner.trainer.image_counts == {"task ends": ImageCount(trained=0, scored=8)}
     learned(learner, batches([BOUNDARY, *[[2, 2, 2, 2]] * 4], seed=1))
     is_new = learner.store.y[:8] == 2
     assert bool(is_new.any()) and torch.equal(fields["known"][:8], (~is_new).float())

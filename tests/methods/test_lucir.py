@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import onepass
 from onepass import ER
 from onepass.base.errors import InputError
-from onepass.base.parts import Images, Output, Step
+from onepass.base.parts import ImageCount, Output, Step
 from onepass.methods.lucir import LUCIR, margin_ranking
 from onepass.nets import ScaledCosineHead
 
@@ -302,7 +302,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_defaults_are_the_comparable_setting():
     expected = {**COMPARABLE, "replay": 64, "distill": 5.0, "margin": 0.5, "scale": 1.0}
     assert defaults(LUCIR, expected) == expected
-    assert LUCIR(mirror=True).cost(10) == Images(trained=148, scored=148)
+    assert LUCIR(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
 
 
 def test_the_official_preset_is_that_of_its_source():

@@ -12,7 +12,7 @@ from replaying import Trained, naive_cross_entropy
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.functional.losses import supervised_contrastive
 from onepass.methods import ocm as ocm_module
 from onepass.methods.ocm import OCM, Embedded, class_contrast, stream_contrast, turned
@@ -140,7 +140,7 @@ def test_images_that_are_not_square_keep_their_shape(shape, maps):
     learner.learn(*images_of([0, 1], 0, shape))
     learner.new_task()
     assert math.isfinite(learner.learn(*images_of([2, 0, 1], 1, shape)).loss)
-    assert learner.cost(10) == Images(trained=2 * maps * 16 + 6, scored=(maps + 1) * 6)
+    assert learner.cost(10) == ImageCount(trained=2 * maps * 16 + 6, scored=(maps + 1) * 6)
 
 
 # ---- closed forms and limits of the contrasts
@@ -445,7 +445,7 @@ def test_vectors_are_their_own_only_view():
     learner = ocm(net="mlp")
     x, y = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)), torch.arange(4) % 2
     learner.learn(x, y)
-    assert learner.cost(10) == Images(trained=2 * 16 + 6, scored=2 * 6)
+    assert learner.cost(10) == ImageCount(trained=2 * 16 + 6, scored=2 * 6)
 
 
 # ---- settings
@@ -469,7 +469,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_the_cost_is_that_of_the_paper():
-    assert OCM().cost(10) == Images(trained=2432, scored=1088)
+    assert OCM().cost(10) == ImageCount(trained=2432, scored=1088)
 
 
 def test_the_defaults_are_the_comparable_setting():

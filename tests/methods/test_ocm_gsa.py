@@ -8,7 +8,7 @@ from torch import Tensor
 
 from onepass import GSA, OCM, OCMGSA
 from onepass.base.errors import InputError
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.methods import ocm as ocm_module
 
 LABELS = [[0, 1, 1], [1, 0], [0, 1, 0], BOUNDARY, [2, 3, 0], [3, 2], BOUNDARY, [4], [5, 4, 1]]
@@ -73,7 +73,7 @@ def test_the_loss_is_the_sum_of_all_terms():
 
 def test_the_cost_is_that_of_both():
     both = OCMGSA(current=22, mix=40)
-    assert both.cost(10) == Images(trained=2432 + 10 + 22 + 40, scored=1088)
+    assert both.cost(10) == ImageCount(trained=2432 + 10 + 22 + 40, scored=1088)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_uncertainty_is_the_share_of_copies_outside_the_most_frequent_class():
         learner.model.head.bias.zero_()
     found = learner.uncertainty(every)
     assert found.tolist() == pytest.approx([0, 11 / 12, 6 / 12, 3 / 12])
-    assert learner.trainer.spent == {"task ends": (0, 48)}
+    assert learner.trainer.image_counts == {"task ends": (0, 48)}
 
 
 def test_rows_without_a_class_get_no_votes():
@@ -193,7 +193,7 @@ def test_scoring_leaves_statistics_and_parameters_alone():
 def test_in_the_first_task_nothing_is_replayed_and_nothing_scored():
     numbered = Numbered(memory=48, candidates=36)
     assert numbered.task([0, 1] * 3) == [[]] * 6
-    assert numbered.learner.trainer.spent == {}
+    assert numbered.learner.trainer.image_counts == {}
     assert numbered.counts() == {0: 6, 1: 6}
 
 
@@ -279,7 +279,7 @@ def test_the_cost_of_a_task_end_is_twelve_views_of_each_candidate():
     numbered = Numbered(memory=32, candidates=20)
     for task, total in enumerate([0, 12 * 32, 2 * 12 * 32]):
         numbered.task([2 * task, 2 * task + 1] * 3)
-        spent = numbered.learner.trainer.spent.get("task ends", (0, 0))
+        spent = numbered.learner.trainer.image_counts.get("task ends", (0, 0))
         assert spent == (0, total)
         numbered.learner.new_task()
 
@@ -302,7 +302,7 @@ def test_without_places_it_learns_and_replays_nothing():
     for label in range(3):
         assert numbered.task([label, label]) == [[]] * 6
         numbered.learner.new_task()
-    assert numbered.held() == [] and numbered.learner.trainer.spent == {}
+    assert numbered.held() == [] and numbered.learner.trainer.image_counts == {}
 
 
 # ---- the step

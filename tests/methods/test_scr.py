@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from onepass import BalanceProbe
 from onepass.base.errors import InputError
-from onepass.base.parts import Images, Samples
+from onepass.base.parts import ImageCount, Samples
 from onepass.functional import augment
 from onepass.functional.views import Augment
 from onepass.methods.scr import SCR
@@ -331,9 +331,9 @@ def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
         learner.end_task()
         learner.new_task()
     assert sum(len(inputs) for inputs, _ in calls) == 2 * 12
-    assert learner.trainer.spent == {"task ends": Images(trained=24)}
+    assert learner.trainer.image_counts == {"task ends": ImageCount(trained=24)}
     taught(learner, [2] * 9).new_task()
-    assert learner.trainer.spent == {"task ends": Images(trained=24 + 40)}
+    assert learner.trainer.image_counts == {"task ends": ImageCount(trained=24 + 40)}
 
 
 def test_the_review_of_mirrored_images_is_counted():
@@ -341,8 +341,8 @@ def test_the_review_of_mirrored_images_is_counted():
     with seen_by(*bodies(learner)) as calls:
         learner.end_task()
     assert (
-        learner.trainer.spent["task ends"]
-        == Images(trained=sum(len(x) for x, _ in calls))
+        learner.trainer.image_counts["task ends"]
+        == ImageCount(trained=sum(len(x) for x, _ in calls))
         == (16, 0)
     )
 
@@ -351,7 +351,7 @@ def test_without_review_the_end_of_a_task_changes_nothing():
     learner = taught(scr(review=False), [0, 1], [0, 1])
     before = learner.params_sha256()
     learner.end_task()
-    assert learner.params_sha256() == before and learner.trainer.spent == {}
+    assert learner.params_sha256() == before and learner.trainer.image_counts == {}
 
 
 # ---- class means
@@ -411,7 +411,7 @@ def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
         assert [len(inputs) for inputs, _ in calls] == [512, 88, 2, 2]
         learner.learn(x, [0, 1])
         learner.predict(x)
-    assert learner.trainer.spent == {"scores": Images(trained=0, scored=1200)}
+    assert learner.trainer.image_counts == {"scores": ImageCount(trained=0, scored=1200)}
 
 
 def test_scoring_leaves_batchnorm_alone():
@@ -468,7 +468,7 @@ def test_the_official_preset_learns():
         x, y = images_of([0, 1, 2], seed, channels=3)
         assert math.isfinite(learner.learn(x, y).loss)
     assert (learner.replay, learner.optimizer, learner.review) == (100, "sgd", True)
-    assert learner.cost(10) == Images(trained=220)
+    assert learner.cost(10) == ImageCount(trained=220)
 
 
 def test_half_precision_stays_near_and_gives_whole_scores():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from onepass import ER, Finetune
 from onepass.base.errors import CheckpointError, InputError
-from onepass.base.parts import Images, Output
+from onepass.base.parts import ImageCount, Output
 from onepass.functional.losses import distillation
 from onepass.learning.memory_contents import copy_bytes
 from onepass.methods.ssil import SSIL, task_distillation, within_groups
@@ -261,7 +261,7 @@ def test_bad_settings_are_refused(wrong):
 
 
 def test_the_previous_network_is_in_cost_and_bytes():
-    assert SSIL(mirror=True).cost(10) == Images(trained=148, scored=148)
+    assert SSIL(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
     learner = learned(ssil(net="mlp"), batches([[0, 1]]))
     assert copy_bytes(learner) == 4 * sum(one.numel() for one in learner.model.parameters())
 

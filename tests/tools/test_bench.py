@@ -11,7 +11,7 @@ import torch
 from command import Done, onepass
 
 from onepass import MIR
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.learning.memory_contents import stores_of
 from onepass.tools import bench
 from onepass.tools.bench import Batches, Case, measure
@@ -37,7 +37,7 @@ def timed(*arguments: object) -> Done:
     return done
 
 
-def declared(record: dict) -> Images:
+def declared(record: dict) -> ImageCount:
     """What the method says that a step costs, once it knows the samples."""
     learner = Case(record["method"], memory=record["memory"], settings=record["settings"]).learner()
     learner.prepare(tuple(record["shape"]), torch.uint8 if len(record["shape"]) == 3 else None)

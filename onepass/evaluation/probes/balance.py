@@ -54,14 +54,14 @@ class BalanceProbe(Listener):
     def started(self, run: Run) -> None:
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:
-            self.sums = _restored(self.sums.state_dict(), run.learner.trainer.where)
-            self.own = self.own.to(run.learner.trainer.where)
-            self.by_new = self.by_new.to(run.learner.trainer.where)
+            self.sums = _restored(self.sums.state_dict(), run.learner.trainer.torch_device)
+            self.own = self.own.to(run.learner.trainer.torch_device)
+            self.by_new = self.by_new.to(run.learner.trainer.torch_device)
 
     @torch.no_grad()
     def stepped(self, learner: Learner, step: Step) -> None:
         if self.sums is None:
-            self.sums = Balance(len(learner.seen), learner.trainer.where)
+            self.sums = Balance(len(learner.seen), learner.trainer.torch_device)
             self.own = torch.zeros_like(self.sums.positive)
             self.by_new = torch.zeros_like(self.sums.positive)
             self.task = learner.task

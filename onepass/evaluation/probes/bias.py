@@ -37,7 +37,7 @@ class BiasProbe(Listener):
 
     def started(self, run: Run) -> None:
         self.sums, self.weight = (
-            one.to(run.learner.trainer.where) for one in (self.sums, self.weight)
+            one.to(run.learner.trainer.torch_device) for one in (self.sums, self.weight)
         )
 
     @torch.no_grad()

@@ -39,7 +39,7 @@ class LossesProbe(Listener):
     waiting: list[tuple[int, Tensor]] = field(default_factory=list)  # until somebody waits anyhow
 
     def started(self, run: Run) -> None:
-        where = run.learner.trainer.where
+        where = run.learner.trainer.torch_device
         self.sums = self.sums.to(where)
         self.waiting = [(step, sums.to(where)) for step, sums in self.waiting]
 

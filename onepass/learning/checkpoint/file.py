@@ -15,7 +15,7 @@ from onepass.base import devices, plugins
 from onepass.base.errors import CheckpointError, InputError
 from onepass.base.expect import expect_alike, expect_kind, expect_number
 from onepass.base.fileio import write_atomically
-from onepass.base.parts import Images, Label
+from onepass.base.parts import ImageCount, Label
 from onepass.base.settings import configured
 from onepass.base.text import in_a_line, quoted, shortened
 from onepass.functional.views import Augment
@@ -50,7 +50,7 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     scorer = scorer_state(learner) if learner._only_predicts or not memory else None
     names = learner._names
     known = bool(names) and names.keys() >= set(learner.classes)
-    spent = learner.trainer.spent if learner._prepared else {}
+    spent = learner.trainer.image_counts if learner._prepared else {}
     settings["device"] = devices.kind(learner.device)
     return {
         "method": learner.key,
@@ -65,7 +65,7 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
 
 def good_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """Returns the state, perhaps as if the memory were empty; unless learning has diverged."""
-    with learner._turns.look():
+    with learner._lock.looking():
         expect_finite(learner)
         state = learner.state_dict()
         if not memory and learner.steps:
@@ -80,7 +80,7 @@ def scorer_state(learner: Learner) -> dict[str, Any] | None:
     None if there is no memory to leave out."""
     if not learner.steps or not stores_of(learner):
         return None
-    with learner._turns.look():
+    with learner._lock.looking():
         return _own_tensors(learner._made_scorer(), learner.trainer.answering)
 
 
@@ -228,7 +228,7 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
         learner.class_names = content["class_names"]
     spent = {purpose: _images(n, purpose) for purpose, n in content["spent"].items()}
     if learner._prepared:
-        learner.trainer.spent = spent
+        learner.trainer.image_counts = spent
     return learner
 
 
@@ -241,13 +241,13 @@ def _expect_names(names: Any, labels: list[Label]) -> None:
         expect_number(label, 0, len(names) - 1, "a label, which class_names has to name,")
 
 
-def _images(counts: Any, purpose: str) -> Images:
+def _images(counts: Any, purpose: str) -> ImageCount:
     expect_kind(purpose, str, "spent")
     expect_kind(counts, list, f"spent.{purpose}")
     for count in counts:
         expect_kind(count, int, f"spent.{purpose}")
         expect_number(count, 0, MOST_IMAGES, f"spent.{purpose}")
-    return Images(*counts)
+    return ImageCount(*counts)
 
 
 def open_learner(

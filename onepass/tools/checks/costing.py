@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.learning.image_counts import images_of
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
@@ -54,7 +54,7 @@ def declared_images_are_counted(method: Method) -> None:
 def _expect_declared(learner: Learner, stream: Stream, index: int) -> None:
     with watched(type(learner.model.body)) as passes:
         teach(learner, stream, first=index, last=index + 1)
-    found = Images(
+    found = ImageCount(
         trained=sum(one.images for one in passes if one.graded),
         scored=sum(one.images for one in passes if not one.graded),
     )

@@ -83,7 +83,9 @@ def large_logits_do_no_harm(method: Method) -> None:
     learner = teach(make(method), stream, last=12)
     x, y = stream.batch(12)
     with torch.no_grad():
-        logits = learner.trainer.evaluator(learner.views.normalise(x.to(learner.trainer.where)))
+        logits = learner.trainer.evaluator(
+            learner.views.normalise(x.to(learner.trainer.torch_device))
+        )
         learner.model.head.weight.mul_(1e4 / logits.abs().max())
     step = learner.learn(x, y)
     expect_finite(step.loss, "the loss at logits of 1e4")
@@ -284,7 +286,7 @@ def probing_changes_nothing(method: Method) -> None:
 def training_does_not_notice_an_average(method: Method) -> None:
     """With an average or without one: the same network, memory, optimiser and generators, to the
     bit."""
-    if "average" in method.traits.cannot:
+    if "average" in method.traits.unsupported:
         return
     stream = small_stream()
     plain, averaged = (

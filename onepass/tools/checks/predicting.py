@@ -102,7 +102,7 @@ def a_snapshot_stays(method: Method) -> None:
 def the_average_predicts(method: Method) -> None:
     """Where there is an average, scores are made with it alone, and not with the network that
     trains."""
-    if "average" in method.traits.cannot:
+    if "average" in method.traits.unsupported:
         return
     stream = small_stream(shape=(16,))
     learner = teach(make(method, average=0.9), stream, last=9)

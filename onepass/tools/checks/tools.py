@@ -71,7 +71,7 @@ def taught(method: Method) -> dict[str, Any]:
     """Settings by which a method averages itself, learns from the average and repeats its steps, as
     far as it can."""
     every: dict[str, Any] = {"average": "growing", "distil": 1.0, "distil_raw": True, "repeats": 2}
-    return {name: value for name, value in every.items() if name not in method.traits.cannot}
+    return {name: value for name, value in every.items() if name not in method.traits.unsupported}
 
 
 def batches(

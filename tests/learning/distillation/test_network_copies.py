@@ -11,7 +11,7 @@ from replaying import with_batchnorm
 
 from onepass import ER
 from onepass.learning.memory_contents import copy_bytes
-from onepass.learning.network_copies import Previous
+from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import METHODS, method
 
 DECAY = 0.9
@@ -28,11 +28,11 @@ def registered(monkeypatch):
 class Remembering(ER):
     """Keeps the previous network, and does nothing with it."""
 
-    previous: Previous = field(init=False)
+    previous: PreviousNetwork = field(init=False)
 
     def build(self, shape, dtype):
         super().build(shape, dtype)
-        self.previous = Previous(self.trainer)
+        self.previous = PreviousNetwork(self.trainer)
 
 
 def averaging(**settings):

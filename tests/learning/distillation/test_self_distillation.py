@@ -75,7 +75,7 @@ def pictures(items):
 def on_pictures(key):
     """A small learner with all that the method can have."""
     kind = registry.get(key).learner
-    can = {name: value for name, value in TAUGHT.items() if name not in kind.traits.cannot}
+    can = {name: value for name, value in TAUGHT.items() if name not in kind.traits.unsupported}
     return small(kind, net="mlp", augment="crop-grey", lr=1e-3, **kind.traits.quick, **can)
 
 
@@ -149,7 +149,7 @@ CANNOT = {
 
 
 def test_these_methods_cannot_have_all_of_it():
-    found = {info.key: set(info.learner.traits.cannot) for info in registry.methods()}
+    found = {info.key: set(info.learner.traits.unsupported) for info in registry.methods()}
     assert {key: names for key, names in found.items() if names} == {
         key: set(settings) for key, settings in CANNOT.items()
     }
@@ -160,14 +160,14 @@ def test_these_methods_cannot_have_all_of_it():
 )
 def test_a_method_that_cannot_says_why(key, name):
     kind = registry.get(key).learner
-    average = {"average": 0.9} if "average" not in kind.traits.cannot else {}
+    average = {"average": 0.9} if "average" not in kind.traits.unsupported else {}
     with pytest.raises(InputError) as caught:
         kind(**{**average, name: CANNOT[key][name]})
     usual = {"average": "none", "distil": "0.0", "repeats": "1", "norms": "running"}[name]
     assert str(caught.value).startswith(
-        f"{key}: {name} must be {usual}: {kind.traits.cannot[name]}, not"
+        f"{key}: {name} must be {usual}: {kind.traits.unsupported[name]}, not"
     )
-    assert len(kind.traits.cannot[name].split()) > 4
+    assert len(kind.traits.unsupported[name].split()) > 4
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_method_of_ones_own_can_name_any_setting_that_it_cannot_have(name, val
     @dataclass(kw_only=True, eq=False)
     class Rigid(ER):
         key = "rigid"
-        traits: ClassVar[Traits] = Traits(cannot={name: "the method is made for this alone"})
+        traits: ClassVar[Traits] = Traits(unsupported={name: "the method is made for this alone"})
 
     assert getattr(Rigid(memory=20), name) == Rigid.__dataclass_fields__[name].default
     with pytest.raises(InputError, match=f"^rigid: {name} must be {usual}: the method is made"):
@@ -195,7 +195,7 @@ def test_what_it_cannot_have_must_be_a_setting_of_it():
     @dataclass(kw_only=True, eq=False)
     class Misspelt(ER):
         key = "misspelt"
-        traits: ClassVar[Traits] = Traits(cannot={"mirror_score": "of this method"})
+        traits: ClassVar[Traits] = Traits(unsupported={"mirror_score": "of this method"})
 
     with pytest.raises(UnknownNameError, match=r"of 'misspelt' 'mirror_score'\. Did you"):
         Misspelt(memory=20)

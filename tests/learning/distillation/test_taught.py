@@ -227,7 +227,9 @@ def said_of_views(learner):
     ]
 
 
-SHOWING = [info.key for info in registry.methods() if "distil" not in info.learner.traits.cannot]
+SHOWING = [
+    info.key for info in registry.methods() if "distil" not in info.learner.traits.unsupported
+]
 
 
 @pytest.mark.parametrize("key", SHOWING)

@@ -10,9 +10,9 @@ from breaking import Broken, expect_failure
 from torch import nn
 
 from onepass import ER
-from onepass.base.parts import Images, Part, Samples, Step
+from onepass.base.parts import ImageCount, Samples, StatefulPart, Step
 from onepass.functional.losses import cross_entropy, distillation
-from onepass.learning.network_copies import Copy, Previous
+from onepass.learning.network_copies import Copy, PreviousNetwork
 from onepass.memory import Reservoir
 from onepass.tools.checks import CHECKS, NEEDS_GPU, check_method, costing
 
@@ -28,7 +28,7 @@ def registered(monkeypatch):
 @breaks("declared_images_are_counted", "counted")
 class CountsTooLittle(ER):
     def cost(self, batch):
-        return Images(trained=batch)
+        return ImageCount(trained=batch)
 
 
 @breaks("a_learner_is_freed_at_once", "a cycle of references")
@@ -41,7 +41,7 @@ class KnowsItself(ER):
 @breaks("declared_images_are_counted", "counted")
 class CountsTooMuch(ER):
     def cost(self, batch):
-        return super().cost(batch) + Images(0, batch)
+        return super().cost(batch) + ImageCount(0, batch)
 
 
 @breaks("an_average_may_teach", "counted")
@@ -93,7 +93,7 @@ class Distilling(ER):
     """Replay that is held to a teacher, which is shown what the network is shown."""
 
     def make_teacher(self):
-        return Previous(self.trainer)
+        return PreviousNetwork(self.trainer)
 
     def build(self, shape, dtype):
         super().build(shape, dtype)
@@ -139,13 +139,13 @@ class CallsWhatItTrainsScored(Distilling):
         return self.teacher.model(views)
 
     def cost(self, batch):
-        return super().cost(batch) + Images(0, self.replay)
+        return super().cost(batch) + ImageCount(0, self.replay)
 
 
 @dataclass(kw_only=True, eq=False)
 class DeclaresItsTeacher(Distilling):
     def cost(self, batch):
-        return super().cost(batch) + Images(0, self.replay * self.views_per_sample)
+        return super().cost(batch) + ImageCount(0, self.replay * self.views_per_sample)
 
 
 @breaks("the_memory_holds_raw_samples")
@@ -156,7 +156,7 @@ class StoresMirrorImages(ER):
         return done
 
 
-class Diary(Part):
+class Diary(StatefulPart):
     def __init__(self):
         self.pages = []
 
@@ -175,7 +175,7 @@ class KeepsADiary(ER):
         return super().step(x, y)
 
 
-class Attic(Part):
+class Attic(StatefulPart):
     """Samples, or whatever else is put there; it declares nothing."""
 
     tensors = ("kept",)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onepass import ER
-from onepass.base.parts import Images
+from onepass.base.parts import ImageCount
 from onepass.tools.checks import check_method
 from onepass.tools.checks.place import place
 
@@ -41,7 +41,7 @@ class Unlucky(ER):
 @dataclass(kw_only=True, eq=False)
 class CountsTooLittle(ER):
     def cost(self, batch):  # one that declares too little
-        return Images(trained=batch)
+        return ImageCount(trained=batch)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -133,8 +133,8 @@ def test_what_was_typed_at_a_prompt_has_a_name_and_no_line(monkeypatch):
 def test_a_check_says_what_it_expected_what_it_found_and_where():
     outcome = check_method(CountsTooLittle, only=["declared_images_are_counted"])
     assert outcome.failed == {
-        "declared_images_are_counted": f"expected the declared {Images(10)} of a step; "
-        f"found {Images(74)} counted "
+        "declared_images_are_counted": f"expected the declared {ImageCount(10)} of a step; "
+        f"found {ImageCount(74)} counted "
         f"(test_place.py:{line_of('def cost')}, in CountsTooLittle.cost)"
     }
 
