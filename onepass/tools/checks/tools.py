@@ -138,7 +138,7 @@ def params_of(learner: Learner) -> Fingerprints:
 
 
 def _fingerprints(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(tree, dict) and tree:
+    if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _fingerprints(value, f"{name}.{key}" if name else str(key))
     else:
