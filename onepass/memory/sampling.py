@@ -54,8 +54,11 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
 
 
 def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tuple[Tensor, Tensor]:
-    """The same to the bit where numbers can be looked at, one population after another in NumPy:
-    half as long for so few."""
+    """Returns the same to the bit where numbers can be looked at, by NumPy, one population after
+    another: half as long for so few."""
+    if not population.ndim:
+        drawn, genuine = _drawn(count, int(population), uniform, key)
+        return torch.from_numpy(drawn), torch.from_numpy(genuine)
     drawn = np.empty((*population.shape, count), np.int64)
     genuine = np.empty(drawn.shape, bool)
     for place, many in np.ndenumerate(population.numpy()):
@@ -64,16 +67,17 @@ def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tupl
 
 
 def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
-    listed = np.arange(len(uniform))
-    if many <= len(uniform):
-        drawn = listed % max(many, 1)
-        fresh = listed < many
+    """Returns one draw; `key` is overwritten."""
+    if many <= len(key):
+        drawn = np.arange(len(key)) % max(many, 1)
+        key[many:] = np.arange(NEVER + many, NEVER + len(key))
     else:
-        drawn = np.sort((uniform * many).astype(np.int64))
-        fresh = np.ones_like(drawn, dtype=bool)
-        fresh[1:] = drawn[1:] != drawn[:-1]
-    chosen = np.where(fresh, key, NEVER + listed).argsort()[:count]
-    return drawn[chosen], fresh[chosen]
+        drawn = (uniform * many).astype(np.int64)
+        drawn.sort()
+        repeated = np.flatnonzero(drawn[1:] == drawn[:-1]) + 1
+        key[repeated] = NEVER + repeated
+    chosen = key.argsort()[:count]
+    return drawn[chosen], key[chosen] < NEVER
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
