@@ -284,7 +284,7 @@ class Learner(ABC):
 
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""
-        self.trainer.descend(loss)
+        self.trainer.optimise(loss)
 
     # ---- the front door
 

@@ -327,8 +327,8 @@ class Trainer:
         for part, numbers in zip(self.parts.values(), mark.parts, strict=True):
             part.back_to(numbers)
 
-    def descend(self, loss: Tensor, largest_gradient: float | None = None) -> None:
-        """One optimiser step along the gradient of the loss and of the average's lesson; the norm
+    def optimise(self, loss: Tensor, largest_gradient: float | None = None) -> None:
+        """Makes one optimiser step along the gradient of the loss and of the average's lesson; the norm
         of all gradients is cut to `largest_gradient`."""
         loss = self.distillation.add_lesson(loss, self)
         self._let_in_aside()

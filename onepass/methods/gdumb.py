@@ -170,7 +170,7 @@ class Fit:
         else:
             each = F.cross_entropy(trainer.model.train_forward(views), y, reduction="none")
         loss = mean(each, weight.repeat(times))
-        trainer.descend(loss, largest_gradient=LARGEST_GRADIENT)
+        trainer.optimise(loss, largest_gradient=LARGEST_GRADIENT)
         return Step.of(loss)
 
 
