@@ -328,8 +328,8 @@ class Trainer:
             part.back_to(numbers)
 
     def optimise(self, loss: Tensor, largest_gradient: float | None = None) -> None:
-        """Makes one optimiser step along the gradient of the loss and of the average's lesson; the norm
-        of all gradients is cut to `largest_gradient`."""
+        """Makes one optimiser step along the gradient of the loss and of the average's lesson; the
+        norm of all gradients is cut to `largest_gradient`."""
         loss = self.distillation.add_lesson(loss, self)
         self._let_in_aside()
         for parameter in self.trainable:
