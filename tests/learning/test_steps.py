@@ -161,7 +161,7 @@ def test_a_step_that_fails_after_keeping_leaves_the_memory_open(stop, monkeypatc
     def fail(loss):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(learner.trainer, "descend", fail)
+    monkeypatch.setattr(learner.trainer, "optimise", fail)
     with pytest.raises(KeyboardInterrupt):
         learner.learn(*batch([0, 1]))
     monkeypatch.undo()
