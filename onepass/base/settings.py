@@ -99,7 +99,7 @@ def read_settings(cls: type, texts: dict[str, str]) -> dict[str, Any]:
 
 @cache
 def _types(cls: type) -> dict[str, Any]:
-    """Of the settings; working them out takes long where thousands of jobs are asked for."""
+    """Returns the settings' types, kept: thousands of jobs may ask, and it takes long."""
     return get_type_hints(cls)
 
 

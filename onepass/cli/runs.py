@@ -69,8 +69,8 @@ def list_(
 
 
 def _is_in(run: FoundRun, paths: Sequence[Path]) -> bool:
-    """Whether a line lies in a file that was named: then one of something else than a run is shown,
-    as damaged, and not passed over."""
+    """Returns whether a line lies in a file that was named: then one that is no run is shown as
+    damaged, and not passed over."""
     return (lines.file_of(run.where) or "") in map(str, paths)
 
 

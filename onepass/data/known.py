@@ -1,4 +1,4 @@
-"""What is known of a dataset by its name, without loading it."""
+"""Answers what can be said of a dataset by its name, without loading it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ def names() -> list[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether a dataset has that name."""
+    """Returns whether a dataset has that name."""
     return name in CATALOGUE or name in DATASETS
 
 
 def mirror_is_same_class(name: str) -> bool:
-    """What the dataset of that name says, without loading it; your own files, unless told."""
+    """Returns whether a mirror image is of the same class, as the dataset of that name says; it is
+    for your own files."""
     entry = _facts(name)
     return entry.mirror_is_same_class if entry else True
 
 
 def usual_tasks(name: str, classes: int | None = None) -> int:
-    """Into how many tasks the paper splits the dataset of that name; five for any other, if it has
-    the classes.
+    """Returns into how many tasks the paper splits the dataset of that name; five for any other, if
+    it has the classes.
 
     >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
     (10, 5, 3)
@@ -37,14 +38,14 @@ def usual_tasks(name: str, classes: int | None = None) -> int:
 
 
 def _facts(name: str) -> CatalogueEntry | DatasetInfo | None:
-    """What is known of a dataset without loading it; of the user's own files, nothing."""
+    """Returns what a dataset's entry says, or None for the user's own files."""
     if name in CATALOGUE or is_path(name):
         return CATALOGUE.get(name)
     return DATASETS.get(name)
 
 
 def is_path(name: str) -> bool:
-    r"""Whether it names files, with the slashes of whatever system.
+    r"""Returns whether a name is one of files, with the slashes of whatever system.
 
     >>> is_path("photos/"), is_path(r"C:\photos"), is_path("a.csv"), is_path("digits")
     (True, True, True, False)

@@ -1,4 +1,4 @@
-"""What is recorded while a stream is learned: ticks and points, as plain data."""
+"""Ticks and points record, as plain data, how a stream is learned."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ log = logging.getLogger("onepass")
 
 
 class Failure(NamedTuple):
-    """What a run has failed of, in another process; `error` is the class of the error if that is
-    one of ours."""
+    """Tells why a run failed in another process; `error` is the class of the error if that is one
+    of ours."""
 
     kind: FailureKind
     why: str

@@ -1,5 +1,5 @@
-"""Whether learning has diverged. It is asked at every look (scores, a snapshot, a file), not in a
-step, which would have to wait for the device."""
+"""Raises a TrainingError where learning has diverged. That is asked at every look (scores, a
+snapshot, a file), not in a step, which would have to wait for the device."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def expect_finite(learner: Learner) -> None:
 
 
 def expect_finite_network(learner: Learner, net: nn.Module) -> None:
+    """Raises a TrainingError if a parameter of a network is not finite."""
     if not _all_finite(net):
         raise _diverged(learner, f"the parameters of {learner.key!r} are not finite")
 

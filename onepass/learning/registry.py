@@ -18,7 +18,7 @@ L = TypeVar("L", bound="Learner")
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
-    """What tables need to know of a method.
+    """Holds what tables need to know of a method.
 
     `paper` and `year` say where it comes from (year 0: no paper). `boundaries`: whether it ignores
     task boundaries or uses them, told or inferred. `one_task`: it is meant for all classes at once,

@@ -1,4 +1,4 @@
-"""What a trainer holds to average its network, and to teach it by its average.
+"""Averages a trainer's network, and teaches the network by its average.
 
 Papers: Soutif-Cormerais et al., "Improving Online Continual Learning Performance and Stability with
 Temporal Ensembles", 2023 (averaging), and Michel et al., "Rethinking Momentum Knowledge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -23,7 +24,7 @@ MOMENTUM = 0.9
 CORRECTED = 2048  # gradients, after which 1 - beta^k is 1 in single precision
 
 
-class Optimiser:
+class Optimiser(ABC):
     """Moves groups of parameters with torch's fused kernels, through its functional forms: an
     optimiser of torch imports the compiler when it is made, which takes longer than the rest of a
     start, and asks at each step for hooks and a profiler that nobody hangs there."""
@@ -32,8 +33,9 @@ class Optimiser:
         self.param_groups = [{"params": list(group), **settings} for group in groups]
         self.state: dict[nn.Parameter, dict[str, Tensor]] = defaultdict(dict)
 
+    @abstractmethod
     def step(self) -> None:
-        raise NotImplementedError
+        """Moves every parameter that has a gradient."""
 
     def zero_grad(self) -> None:
         for group in self.param_groups:
