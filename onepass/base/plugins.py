@@ -43,16 +43,18 @@ def import_named(modules: Sequence[str]) -> None:
             raise InputError(
                 f"there is no module {module!r}: install it, or run this where it lies"
             ) from None
-        except Exception as problem:  # whatever it does
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # the module may do anything, also call sys.exit()
             raise _not_imported(module, problem) from problem
         _named.add(module)
 
 
-def _not_imported(module: str, problem: Exception) -> InputError:
+def _not_imported(module: str, problem: BaseException) -> InputError:
     return InputError(f"the module {module!r} cannot be imported: {_in_a_line(problem)}")
 
 
-def _in_a_line(problem: Exception) -> str:
+def _in_a_line(problem: BaseException) -> str:
     """Words of our own say enough; others come with the name of their error."""
     kind = "" if isinstance(problem, OnepassError) else f"{type(problem).__name__}: "
     return shortened(f"{kind}{' '.join(str(problem).split())}")
@@ -107,7 +109,9 @@ def load(entry: EntryPoint, what: str) -> None:
     """Imports what an installed package brings, which thereby registers itself."""
     try:
         entry.load()
-    except Exception as problem:  # whatever it does
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # the package may do anything, also call sys.exit()
         package = entry.dist.name if entry.dist else entry.value
         raise InputError(
             f"the {what} {entry.name!r} of the package {package!r} cannot be loaded: "

@@ -44,11 +44,14 @@ def entry(name: str, identity: str) -> Path:
 def cached(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> Arrays:
     """The arrays of a dataset: mapped if they are there and whole, decoded anew if they are not, or
     if its files have changed since."""
+    # A folder appears whole, so that one that is current is used without the lock: a cache that may
+    # only be read (an administrator's, or in a container's image) serves too.
+    if (found := _current(folder, fingerprint)) is not None:
+        return found
     with _locked(folder):
-        found = open_cached(folder)
-        if found is not None and _meta(folder)["fingerprint"] == fingerprint:
+        if (found := _current(folder, fingerprint)) is not None:  # another process has made it
             return found
-        if found is not None:
+        if open_cached(folder) is not None:
             log.warning("the files behind %s have changed; decoding them again", folder)
         _build(folder, fingerprint, read())
         built = open_cached(folder)
@@ -126,6 +129,12 @@ def _meta(folder: Path) -> dict[str, Any]:
     if content["format"] != FORMAT:
         raise ValueError("another format")
     return content
+
+
+def _current(folder: Path, fingerprint: str) -> Arrays | None:
+    """Returns the arrays if they are whole and of these files."""
+    found = open_cached(folder)
+    return found if found is not None and _meta(folder)["fingerprint"] == fingerprint else None
 
 
 @contextmanager
