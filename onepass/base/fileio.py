@@ -79,20 +79,34 @@ def append_line(path: Path, line: str, *, unless: str = "") -> None:
     """Adds a line of JSON to a file that several processes add to, whole or not at all. What a kill
     has left of the line before is cut off; a last line that only lacks its end gets one. Nothing is
     added if the whole lines hold the words `unless`."""
+    with _growing(path) as (file, end, missing):
+        file.truncate(end)
+        if unless and _holds(file, unless):
+            return
+        try:
+            _write_all(file, f"{missing}{line}\n".encode())
+        except BaseException:
+            file.truncate(end)
+            raise
+
+
+def expect_growable(path: Path) -> None:
+    """Raises a WriteError if `append_line` could add nothing to this file. Makes the file if it is
+    not there yet: to take it away again would lose what another process adds meanwhile."""
+    with _growing(path):
+        pass
+
+
+@contextmanager
+def _growing(path: Path) -> Iterator[tuple[FileIO, int, str]]:
+    """Yields a file of lines, opened and locked; up to where its lines are whole; and what the last
+    of them lacks. Raises whatever the system refuses as a WriteError."""
     try:
         with os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND), "rb+", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "it is not a file")
             with _held(file.fileno(), path, wait=True):
-                end, missing = _end_of_lines(file)
-                file.truncate(end)
-                if unless and _holds(file, unless):
-                    return
-                try:
-                    _write_all(file, f"{missing}{line}\n".encode())
-                except BaseException:
-                    file.truncate(end)
-                    raise
+                yield file, *_end_of_lines(file)
     except OSError as problem:
         raise WriteError(f"{path} could not grow: {problem.strerror or problem}") from None
 

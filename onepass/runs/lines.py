@@ -35,6 +35,12 @@ def append(path: Path, result: Result, *, once: bool = False) -> None:
     fileio.append_line(path, json.dumps(line), unless=known if once else "")
 
 
+def expect_growable(path: Path) -> None:
+    """Raises an error if `append` could add no line to this file; makes the file if it is missing."""
+    check_name(path)
+    fileio.expect_growable(path)
+
+
 def check_name(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise RunError(f"a file of lines must end in {SUFFIX}, not {path.name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onepass import executors
 from onepass.base import devices
-from onepass.base.errors import DataError, InputError, UnknownNameError
+from onepass.base.errors import DataError, InputError, UnknownNameError, WriteError
 from onepass.base.settings import check
 from onepass.executors import RunOptions
 from onepass.runs import lines
@@ -178,6 +179,8 @@ def complete(
     durations = Durations([*held, *(run.result for run in surveyed if run.result)])
     if dry_run:
         return [_foreseen(run, durations) for run in surveyed]
+    if append is not None:
+        lines.expect_growable(append)  # or the first run would end before that shows
     executor = executors.choose([run.job for run in planned], jobs, isolated=True)
     listener = listener or SweepListener()
     for text in notes(surveyed, kept=kept):
@@ -266,8 +269,12 @@ class _Account:
 
     def _keep(self, result: Result) -> None:
         """Adds a line, if that is wanted, and once, whoever else appends to the file."""
-        if self.append is not None:
+        if self.append is None:
+            return
+        try:
             lines.append(self.append, result, once=True)
+        except WriteError as problem:
+            raise WriteError(f"{problem}; the finished run is kept in {result.out}") from None
 
     def _told(self, job: Job, problem: Exception) -> str:
         """Returns what went wrong in which run, and where there is more about it."""
@@ -316,11 +323,18 @@ def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[Pla
 @contextmanager
 def _folder(out: Path | str | None, append: Path | None) -> Iterator[Path]:
     """Yields where run folders go: who wants lines only has them for as long as they take."""
-    if out is None and append is not None:
-        with tempfile.TemporaryDirectory(prefix="onepass-") as folder:
-            yield Path(folder)
-    else:
+    if out is not None or append is None:
         yield OUT if out is None else Path(out)
+        return
+    folder, keep = Path(tempfile.mkdtemp(prefix="onepass-")), False
+    try:
+        yield folder
+    except WriteError:  # a finished run that has no line is here, and nowhere else
+        keep = any(folder.glob("*/result.json"))
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _seconds(time_limit: float) -> float:
