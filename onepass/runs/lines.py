@@ -36,7 +36,7 @@ def append(path: Path, result: Result, *, once: bool = False) -> None:
 
 
 def expect_growable(path: Path) -> None:
-    """Raises an error if `append` could add no line to this file; makes the file if it is missing."""
+    """Raises an error if `append` could add no line to this file. Makes the file if it is missing."""
     check_name(path)
     fileio.expect_growable(path)
 
