@@ -16,7 +16,7 @@ import onepass
 from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
 from onepass.base.settings import described
-from onepass.data.known import names
+from onepass.data.known import dataset_names
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
@@ -40,7 +40,7 @@ def methods_or_all() -> Words:
 
 
 def datasets() -> Words:
-    return list(names())
+    return list(dataset_names())
 
 
 def streams() -> Words:

@@ -25,7 +25,7 @@ class DatasetInfo:
     tasks: int
     mirror_is_same_class: bool
 
-    def made(self, options: dict[str, Any]) -> Dataset:
+    def make_validated(self, options: dict[str, Any]) -> Dataset:
         """The dataset, which must be what was said of it; options may change how many classes."""
         found = self.make(**options)
         told = {"name": self.key, "mirror_is_same_class": self.mirror_is_same_class}

@@ -129,7 +129,7 @@ def _check(path: Path, content: Table) -> None:
         for name, table in tables.items():
             where = f"[{kind}.{name}]"
             if not _exists(kind, name):
-                valid = data.names() if kind == "dataset" else registry.METHODS.names()
+                valid = data.dataset_names() if kind == "dataset" else registry.METHODS.names()
                 raise InputError(f"{path}: {where}: {UnknownNameError(kind, name, valid)}")
             _check_table(path, where, table, without=own)
     grids = content.get("grid", [{}])
@@ -276,7 +276,7 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
 def _check_names(job: Job) -> None:
     """What can be refused without data."""
     if not job.is_own and not data.is_known(job.dataset):
-        raise UnknownNameError("dataset", job.dataset, data.names())
+        raise UnknownNameError("dataset", job.dataset, data.dataset_names())
     job.chosen_settings()
     job.asked_of_stream()
     probes.check(job.probes)
