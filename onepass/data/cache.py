@@ -16,8 +16,8 @@ import numpy as np
 
 from onepass.base.cache_dir import cache_root
 from onepass.base.errors import DataError, WriteError
-from onepass.base.fileio import locked
-from onepass.base.text import plain
+from onepass.base.fileio import locked_file
+from onepass.base.text import printable
 from onepass.data.files import Array, Report, Split, Undecoded, decode_class_name
 
 FORMAT = 1
@@ -135,7 +135,7 @@ def _cache_lock(folder: Path) -> Iterator[None]:
     with ExitStack() as opened_files:
         with _name_unwritable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            opened_files.enter_context(locked(path, wait=True))
+            opened_files.enter_context(locked_file(path, wait=True))
         yield
 
 
@@ -147,7 +147,7 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         partial.mkdir()
     try:
         count = len(undecoded.train.labels) + len(undecoded.test.labels)
-        with _progress_bar(f"decoding {plain(folder.name)}", count) as report:
+        with _progress_bar(f"decoding {printable(folder.name)}", count) as report:
             for name, part in (("train", undecoded.train), ("test", undecoded.test)):
                 _write_split(partial, name, part, report)
         _write_meta(partial, fingerprint, undecoded)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onepass.base.errors import DataError
-from onepass.base.text import in_a_line
+from onepass.base.text import error_in_one_line
 from onepass.data import pickles
 from onepass.data.files import (
     Array,
@@ -81,7 +81,9 @@ def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
         pixels = pickles.decode_array(entries["data"]).reshape(-1, 3, 32, 32)
         targets = _as_label_array(entries[labels])
     except Exception as problem:  # whatever a description that fits nothing leads to
-        raise DataError(f"{path} is not a batch of CIFAR images: {in_a_line(problem)}") from None
+        raise DataError(
+            f"{path} is not a batch of CIFAR images: {error_in_one_line(problem)}"
+        ) from None
     if pixels.dtype != np.uint8 or len(targets) != len(pixels):
         raise DataError(
             f"{path} must hold images of uint8 and a label for each; it holds {len(pixels)} of "
@@ -109,7 +111,7 @@ def _read_entries(path: Path) -> dict[str, Any]:
     except DataError as problem:
         raise DataError(f"{path} was refused: {problem}") from None
     except Exception as problem:  # whatever a damaged pickle leads to
-        raise DataError(f"{path} is not a whole CIFAR file: {in_a_line(problem)}") from None
+        raise DataError(f"{path} is not a whole CIFAR file: {error_in_one_line(problem)}") from None
     if not isinstance(entries, dict):
         raise DataError(f"{path} is not a CIFAR file: it holds no table of entries")
     return {

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onepass.base import devices
 from onepass.base.errors import DataError, OnepassError
-from onepass.base.text import in_a_line
+from onepass.base.text import error_in_one_line
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
@@ -144,7 +144,7 @@ def split_of_files(
                 array[index] = decode_image(read(names[index]), names[index], shape, resize=resize)
             return min(BLOCK, len(names) - first)
 
-        cores = devices.cores()
+        cores = devices.usable_cores()
         with ThreadPoolExecutor(cores if resize else min(cores, 4)) as pool:
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):
@@ -206,7 +206,7 @@ def open_image(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"{name} cannot be read: {problem.strerror}") from None
         unknown = isinstance(problem, UnidentifiedImageError)
-        why = "of no known kind" if unknown else in_a_line(problem)
+        why = "of no known kind" if unknown else error_in_one_line(problem)
         raise DataError(f"{name} is not a whole image: {why}") from None
 
 

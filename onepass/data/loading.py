@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from onepass.base.errors import DataError, InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data import cache, folders, hub, npz, sources, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
@@ -102,7 +102,7 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
 def _expect_own_options(own: dict[str, Any]) -> None:
     """What may be said of one's own files."""
     for key, kind in OWN_FILE_OPTIONS.items():
-        check(key, own[key], kind)
+        expect_type(key, own[key], kind)
     size = own["image_size"]
     if size is not None and not 1 <= size <= LARGEST_SIZE:
         raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")

@@ -14,7 +14,7 @@ from onepass.base import inputs
 from onepass.base.errors import DataError, InputError
 from onepass.base.parts import Label
 from onepass.base.seeds import generator, permutation
-from onepass.base.text import in_a_line, quoted
+from onepass.base.text import error_in_one_line, quoted
 from onepass.data.base import Dataset
 from onepass.data.files import (
     PACKINGS,
@@ -82,7 +82,9 @@ def _read_arrays(path: Path) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole .npz of arrays: {in_a_line(problem)}") from None
+        raise DataError(
+            f"{path} is not a whole .npz of arrays: {error_in_one_line(problem)}"
+        ) from None
     for name, values in arrays.items():
         if not isinstance(values, np.ndarray):
             raise DataError(f"{path} is not a .npz of arrays: {name} is none")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.data.base import Dataset
@@ -38,7 +38,7 @@ class DatasetInfo:
         return found
 
 
-DATASETS = Names[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
+DATASETS = Registry[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
 
 
 def dataset(

@@ -11,7 +11,7 @@ import torch
 from onepass.base import inputs
 from onepass.base.errors import DataError, InputError, OnepassError
 from onepass.base.parts import Label
-from onepass.base.text import in_a_line, plain, shortened
+from onepass.base.text import error_in_one_line, printable, shortened
 from onepass.data.base import Dataset, statistics
 from onepass.data.files import Array, decode_class_name, regular_file_size
 from onepass.data.labels import class_numbers, sorted_classes
@@ -74,7 +74,9 @@ def _read_rows(
     except OnepassError:
         raise
     except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole {path.suffix} file: {in_a_line(problem)}") from None
+        raise DataError(
+            f"{path} is not a whole {path.suffix} file: {error_in_one_line(problem)}"
+        ) from None
 
 
 def _select_columns(
@@ -87,7 +89,7 @@ def _select_columns(
         asked = (
             "say which column is the label (--label)" if label is None else f"no column {label!r}"
         )
-        raise InputError(f"{path}: {asked}; it has {plain(shortened(', '.join(columns)))}")
+        raise InputError(f"{path}: {asked}; it has {printable(shortened(', '.join(columns)))}")
     wanted = [name for name in columns if name != label] if features is None else features
     if missing := [name for name in wanted if name not in columns]:
         raise DataError(f"{path} has no column {missing[0]!r}, which the training file has")
@@ -112,9 +114,9 @@ def _feature_array(path: Path, table: Any) -> Array:
     checks = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     odd = [one for one in table.schema if not any(is_number(one.type) for is_number in checks)]
     if odd:
-        told = ", ".join(f"{one.name!r} ({one.type})" for one in odd)
+        columns = printable(shortened(", ".join(f"{one.name!r} ({one.type})" for one in odd)))
         raise DataError(
-            f"{path}: features are numbers, and these columns are not: {plain(shortened(told))}; "
+            f"{path}: features are numbers, and these columns are not: {columns}; "
             "leave them out of the file, or make numbers of them"
         )
     for name, column in zip(table.column_names, table.columns, strict=True):

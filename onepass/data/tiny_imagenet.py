@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onepass.base.errors import DataError
-from onepass.base.text import in_a_line
+from onepass.base.text import error_in_one_line
 from onepass.data.files import PACKINGS, Split, Undecoded, read_bytes, split_of_files
 
 SHAPE = (3, 64, 64)
@@ -87,7 +87,7 @@ def _open_zip(path: Path) -> tuple[list[str], ReadFile]:
     try:
         archive = zipfile.ZipFile(path)
     except Exception as problem:  # whatever a damaged zip leads to
-        raise DataError(f"{path} is not a whole zip file: {in_a_line(problem)}") from None
+        raise DataError(f"{path} is not a whole zip file: {error_in_one_line(problem)}") from None
     members = archive.infolist()
     inside = {one.filename.split("/", 1)[1]: one for one in members if "/" in one.filename}
     lock = threading.Lock()
@@ -104,6 +104,6 @@ def _open_zip(path: Path) -> tuple[list[str], ReadFile]:
             with lock, archive.open(member) as file:
                 return file.read(LARGEST)
         except Exception as problem:  # likewise
-            raise DataError(f"{path}: {name} is damaged: {in_a_line(problem)}") from None
+            raise DataError(f"{path}: {name} is damaged: {error_in_one_line(problem)}") from None
 
     return sorted(inside), content

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
-from onepass.base.devices import room_for
+from onepass.base.devices import naming_large_settings
 from onepass.base.errors import InputError
 from onepass.data.iterables import Test, describe_type, xy_pairs
 from onepass.evaluation.callbacks import Listener, Run
@@ -99,7 +99,7 @@ def make_ready(learner: Learner, stream: Stream) -> None:
         raise InputError("this learner's labels are text, and those of a stream are numbers")
     if not learner._prepared:
         first, _ = stream.batch(0)
-        with room_for(_numbers(learner, stream)):
+        with naming_large_settings(_numbers(learner, stream)):
             learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
@@ -126,7 +126,7 @@ def walk(
     if every is not None and every < (least := first_scorable(stream)):
         lacking = "" if least == 1 else ": no class that came before has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
-    with room_for(_numbers(learner, stream)):
+    with naming_large_settings(_numbers(learner, stream)):
         yield from _walk(learner, stream, every, prequential, start, listener)
 
 

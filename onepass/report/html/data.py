@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.evaluation.points import Point
 from onepass.report.html.commands import command
 from onepass.report.html.recorded import Recorded, recorded, results
@@ -277,7 +277,7 @@ def _command(run: Recorded, known: dict[str, Any]) -> str:
 
 
 def _word(text: str) -> str:
-    return shortened(plain(text))
+    return shortened(printable(text))
 
 
 def _number(value: Any) -> float | None:
