@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
@@ -206,7 +206,7 @@ def main() -> None:
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     every = job.score_every(stream) or len(stream)
     scores = Scores(stream, every)
-    with computing(job.threads, job.deterministic):
+    with threads_and_determinism(job.threads, job.deterministic):
         for tick in evaluate(learner, stream, every=every, listeners=[scores]):
             last = tick
     spaced = [point for point in scores.points if point["step"] % every == 0]

@@ -14,7 +14,7 @@ import typer
 
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.base.settings import setting_names
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.cli import (
     bench,
     check,
@@ -138,7 +138,7 @@ def _as_setting(problem: Any) -> str:
 def _say(problem: object, status: int) -> int:
     told = " ".join([str(problem), *getattr(problem, "__notes__", [])])
     with suppress(OSError):  # nobody reads it, and the status says enough
-        messages.print(plain(f"error: {told}"))
+        messages.print(printable(f"error: {told}"))
     return status
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from onepass.base import plugins
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import LARGEST
-from onepass.base.text import READABLE, plain, quoted
+from onepass.base.settings import LARGEST_INT
+from onepass.base.text import READABLE_ERRORS, printable, quoted
 
 app = typer.Typer(
     help="Online class-incremental learning: a stream seen once, bounded memory, predictions at "
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 
 def _import(modules: list[str] | None) -> list[str]:
-    plugins.import_named(modules or [])
+    plugins.import_modules(modules or [])
     return modules or []
 
 
@@ -51,12 +51,12 @@ def open_streams() -> None:
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for good
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=READABLE)
+            stream.reconfigure(errors=READABLE_ERRORS)
 
 
 def say(text: str) -> None:
     """A line on standard output in which names, paths and the like may stand."""
-    typer.echo(plain(text))
+    typer.echo(printable(text))
 
 
 def one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
@@ -67,7 +67,7 @@ def one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
 
 def whole(option: str, text: str, wanted: str) -> int:
     """The number, at least 1, that an option which also takes words was given."""
-    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST)) else "0"
-    if not 1 <= int(digits) <= LARGEST:
+    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST_INT)) else "0"
+    if not 1 <= int(digits) <= LARGEST_INT:
         raise InputError(f"{option} takes {wanted}, not {quoted(text)}")
     return int(digits)

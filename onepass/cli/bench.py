@@ -9,8 +9,8 @@ import typer
 
 from onepass.base import devices
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import quoted, rate
+from onepass.base.settings import expect_type
+from onepass.base.text import format_rate, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, whole
@@ -78,8 +78,8 @@ def bench(
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
     check_columns(terminal_table.names(columns), COLUMNS)
     for name, given in numbers.items():
-        check(f"--{name}", tuple(given), tuple[int, ...])
-    where, count = str(devices.resolve(device)), thread_count(threads)
+        expect_type(f"--{name}", tuple(given), tuple[int, ...])
+    where, count = str(devices.resolve_device(device)), thread_count(threads)
     options = {"engine": engine, "precision": precision}
     chosen = {"engine": "auto", "precision": "fp32"} | chosen_settings(None, set_ or [], options)
     cases = [
@@ -100,7 +100,7 @@ def bench(
     for case in cases:
         case.learner()
     rows = []
-    with devices.computing(count, deterministic=False):
+    with devices.threads_and_determinism(count, deterministic=False):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)
@@ -122,8 +122,8 @@ def _row(found: dict[str, Any]) -> dict[str, str]:
         str(found["memory"]),
         str(found["classes"]),
         images,
-        rate(found["steps_per_second"]),
-        rate(found["images_per_second"]),
+        format_rate(found["steps_per_second"]),
+        format_rate(found["images_per_second"]),
         f"{found['fraction_of_bare']:.2f}",
         "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
     )

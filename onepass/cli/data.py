@@ -43,13 +43,13 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show which datasets are here and how to get the others."""
-    from onepass.data.verify import whereabouts
+    from onepass.data.verify import describe_location
 
     place = data_root(root)
     rows = []
     for entry in CATALOGUE.values():
-        found = whereabouts(entry, place)
-        how = "" if found != "missing" else f"into {place / entry.places[0]}, or from {entry.hub}"
+        found = describe_location(entry, place)
+        how = "" if found != "missing" else f"into {place / entry.paths[0]}, or from {entry.hub}"
         rows.append({"dataset": entry.name, "found": found, "how to get it": how})
     if as_json:
         for row in rows:
@@ -88,8 +88,8 @@ def cache(
     ] = False,
 ) -> None:
     """Decode a dataset once; every later load maps it from the disk."""
-    from onepass.data.loading import download, load
+    from onepass.data.loading import download_dataset, load
 
     entry = _entry(name)
-    dataset = download(entry) if fetch else load(name, root=root)
+    dataset = download_dataset(entry) if fetch else load(name, root=root)
     typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

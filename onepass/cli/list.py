@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text, configured, described, setting_names
+from onepass.base.settings import construct, describe_settings, format_setting, setting_names
 from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
@@ -104,7 +104,7 @@ def _stores(method: type[Learner]) -> list[Store]:
 
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}
-    learner = configured(method, net=features, device="cpu", **chosen)
+    learner = construct(method, net=features, device="cpu", **chosen)
     learner.prepare((3, 32, 32), torch.uint8)
     return stores_of(learner)
 
@@ -163,7 +163,7 @@ def _settings(method: str | None) -> list[dict[str, Any]]:
     from onepass.learning.learner import Learner
 
     learner = Learner if method is None else registry.get(method).learner
-    return [one._asdict() for one in described(learner)]
+    return [one._asdict() for one in describe_settings(learner)]
 
 
 def _presets(method: str | None) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def _presets(method: str | None) -> list[dict[str, Any]]:
 
 def _by_hand(settings: dict[str, Any]) -> str:
     """As `--set` takes them."""
-    return " ".join(f"{name}={as_text(value)}" for name, value in settings.items())
+    return " ".join(f"{name}={format_setting(value)}" for name, value in settings.items())
 
 
 ROWS = {

@@ -10,7 +10,7 @@ import typer
 from onepass.base.errors import InputError
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, say
-from onepass.data.labels import in_order
+from onepass.data.labels import sorted_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ def memory(
         raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
     kept, classes = learner.kept, learner.classes
     name_of = dict(zip(classes, learner.class_names, strict=True))
-    groups = {label: kept.x[kept.y == label] for label in in_order(classes)}
+    groups = {label: kept.x[kept.y == label] for label in sorted_classes(classes)}
     if output is not None:
         if kept.x.ndim != 4:
             raise InputError(f"{model} holds vectors, of which there is no picture: leave out -o")

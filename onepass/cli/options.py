@@ -15,8 +15,8 @@ import typer
 import onepass
 from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
-from onepass.base.settings import described
-from onepass.data.known import names
+from onepass.base.settings import describe_settings
+from onepass.data.known import dataset_names
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
@@ -40,7 +40,7 @@ def methods_or_all() -> Words:
 
 
 def datasets() -> Words:
-    return list(names())
+    return list(dataset_names())
 
 
 def streams() -> Words:
@@ -75,7 +75,7 @@ def _stored_settings() -> dict[str, list[list[str]]]:
     found = {
         info.key: [
             [f"{setting.name}={setting.default}", shorten(setting.meaning, 60, placeholder="...")]
-            for setting in described(info.learner)
+            for setting in describe_settings(info.learner)
         ]
         for info in registry.methods()
     }

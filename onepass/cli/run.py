@@ -15,8 +15,8 @@ import typer
 from onepass import executors
 from onepass.base import devices, toml
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import plain, quoted
+from onepass.base.settings import expect_type
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, one_of, say, whole
@@ -167,7 +167,7 @@ def run(
     """Learn a stream with one or more methods: a table and a picture."""
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
-        check(f"--{option}", number, int | None)
+        expect_type(f"--{option}", number, int | None)
     layout.check_columns(terminal_table.names(columns), layout.COLUMNS)
     choices = chosen_settings(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
@@ -191,7 +191,7 @@ def run(
             validation=validation,
             every=every,
             prequential=prequential,
-            device=str(devices.resolve(device)),
+            device=str(devices.resolve_device(device)),
             threads=thread_count(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
@@ -230,7 +230,7 @@ def chosen_settings(
             if name in chosen:
                 raise InputError(f"give --{name} or --set {name}, not both")
             chosen[name] = value
-    return {**(toml.read_settings(file) if file else {}), **chosen}
+    return {**(toml.read_settings_file(file) if file else {}), **chosen}
 
 
 @contextmanager
@@ -291,7 +291,7 @@ def _show(results: list[Result], out: Path, columns: list[str]) -> None:
     try:
         from onepass.report import figures
     except ImportError as missing:
-        messages.print(plain(f"no picture: {missing}"))
+        messages.print(printable(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
     warn_of_missing_points(results)
@@ -320,7 +320,7 @@ def at_once(text: str) -> AtOnce:
 def thread_count(text: str) -> int:
     """auto: as many as this process has cores."""
     if text == "auto":
-        return devices.cores()
+        return devices.usable_cores()
     wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
     count = whole("--threads", text, wanted)
     if count > MOST_THREADS:

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onepass.base.text import READABLE, plain
+from onepass.base.text import READABLE_ERRORS, printable
 from onepass.report.layout import check_columns
 from onepass.report.table import is_number
 
@@ -150,5 +150,5 @@ def _widths(columns: Sequence[Column], room: int | None) -> list[int]:
 def _shown(cell: str) -> str:
     """Returns a cell as it will be printed, so that columns are as wide as that."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    seen = plain(cell)
-    return seen if seen.isascii() else seen.encode(encoding, READABLE).decode(encoding)
+    seen = printable(cell)
+    return seen if seen.isascii() else seen.encode(encoding, READABLE_ERRORS).decode(encoding)

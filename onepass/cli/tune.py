@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
 from onepass.cli.progress import progress
@@ -111,7 +111,7 @@ def tune(
             imports=imports or (),
             listener=shown,
         )
-    messages.print(plain(f"{standing.summary}; the best is in {standing.best_file}"))
+    messages.print(printable(f"{standing.summary}; the best is in {standing.best_file}"))
     typer.echo(standing.best_file.read_text("utf-8"), nl=False)
 
 
@@ -146,7 +146,7 @@ class ShownSearch(TuneListener):
     def ended(self, standing: Standing) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
-        self.bars.update(self.whole, completed=standing.ended, note=plain(_best(standing)))
+        self.bars.update(self.whole, completed=standing.ended, note=printable(_best(standing)))
 
 
 def _best(standing: Standing) -> str:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
-from onepass.base.devices import room_for
+from onepass.base.devices import naming_large_settings
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, kind_of, pairs
+from onepass.data.iterables import Test, describe_type, xy_pairs
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import BEGINNING, Point, Tick
@@ -99,7 +99,7 @@ def make_ready(learner: Learner, stream: Stream) -> None:
         raise InputError("this learner's labels are text, and those of a stream are numbers")
     if not learner._prepared:
         first, _ = stream.batch(0)
-        with room_for(_numbers(learner, stream)):
+        with naming_large_settings(_numbers(learner, stream)):
             learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
@@ -126,7 +126,7 @@ def walk(
     if every is not None and every < (least := first_scorable(stream)):
         lacking = "" if least == 1 else ": no class that came before has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
-    with room_for(_numbers(learner, stream)):
+    with naming_large_settings(_numbers(learner, stream)):
         yield from _walk(learner, stream, every, prequential, start, listener)
 
 
@@ -182,7 +182,7 @@ def _walk_batches(
     """As `_walk`, where the end is known when it has come."""
     _check_asked(learner, batches, test, every, prequential)
     held = TestBatches(() if test is None else test)
-    upcoming = pairs(batches)
+    upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
         raise InputError("the stream has no batch")
     sample = inputs.as_samples(first[0])[0]
@@ -228,7 +228,7 @@ def _check_asked(
     prequential: bool,
 ) -> None:
     if not isinstance(learner, Learner) or not isinstance(batches, Iterable):
-        given = f"a {type(learner).__name__} and {kind_of(batches)}"
+        given = f"a {type(learner).__name__} and {describe_type(batches)}"
         raise InputError(
             f"evaluate takes a learner, then a stream or batches; it was given {given}"
         )

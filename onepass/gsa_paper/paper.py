@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
 from onepass.sweeps.run import SweepListener, SweptRun, complete
@@ -78,7 +78,7 @@ def paper(
     name = dataset or QUICK
     if name not in experiments.MEMORY:
         raise UnknownNameError("value of --dataset", name, experiments.MEMORY)
-    check("seeds", seeds, int)
+    expect_type("seeds", seeds, int)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
     from onepass.gsa_paper import page  # with all of matplotlib
@@ -88,7 +88,7 @@ def paper(
         name,
         seeds=seeds,
         costly=ocm,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
     )
     folder = Path(out)

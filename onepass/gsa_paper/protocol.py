@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text, setting_names
+from onepass.base.settings import format_setting, setting_names
 from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
 from onepass.runs.result import Result
@@ -48,7 +48,9 @@ def what_was_chosen(result: Result) -> Variant:
     settings = variant.only(setting_names(learner))
     alone = Job(result.method, result.dataset_identity, preset=preset)
     # a variant leaves out what is as in the preset: there the data decided nothing
-    as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}
+    as_preset = {
+        name: format_setting(value) for name, value in alone.chosen_preset().settings.items()
+    }
     try:
         same = replace(alone, settings=as_preset | settings).choices == alone.choices
     except InputError:  # a setting of another version

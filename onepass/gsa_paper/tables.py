@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
 from onepass.gsa_paper.protocol import as_in_the_paper, what_was_chosen
@@ -151,7 +151,7 @@ def _methods(cells: Cells, printed: Sequence[Figure], against: str | None) -> Ta
         columns.append([_printed(key, dataset, memory, cells.metric, letters) for key in keys])
         if against:
             columns.append([cells.p_value(key, (against, ""), dataset, memory) for key in keys])
-    shown = [plain(f"{method} {variant}".rstrip()) for method, variant in keys]
+    shown = [printable(f"{method} {variant}".rstrip()) for method, variant in keys]
     return Table(
         ["method", *names * len(memories)],
         [list(row) for row in zip(shown, *columns, strict=True)],
@@ -217,7 +217,7 @@ def _of_precisions(
     """Says which means are over seeds of more than one precision."""
     rows = [(key, cells.get(key, *place)) for place in where for key in keys]
     mixed = {
-        plain(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
+        printable(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
         for key, row in rows
         if row is not None and " " in row.precision
     }
@@ -281,7 +281,7 @@ def tidy(name: str, results: Sequence[Result], *, datasets: Sequence[str] = ()) 
             lines.append((key, dataset, memory, _figure(key, dataset, memory, cells.metric)))
     body = [
         [
-            *map(plain, key),
+            *map(printable, key),
             dataset,
             str(memory),
             *cells.numbers(key, dataset, memory),

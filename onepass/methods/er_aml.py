@@ -37,7 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
@@ -63,7 +63,7 @@ def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tupl
     )  # positives, negatives (2, b, p)
     counts = valid.int().cumsum(dim=2)
     many = counts[..., -1:]  # how many there are to draw from                  (2, b, 1)
-    uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=finest(y.device))
+    uniform = torch.rand(many.shape, generator=rng, device=y.device, dtype=widest_float(y.device))
     place = torch.searchsorted(counts, (uniform * many).long() + 1)
     itself = torch.arange(len(y), device=y.device).unsqueeze(1)
     return torch.where(many > 0, place, itself).squeeze(2), (many > 0).all(dim=0).squeeze(1)

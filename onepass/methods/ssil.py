@@ -40,7 +40,7 @@ from torch import Tensor
 from onepass.base.expect import expect_rows
 from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import mean, sample_cross_entropy_against
+from onepass.functional.losses import mean, scaled_sample_cross_entropy
 from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
@@ -170,7 +170,7 @@ class SSIL(Replay):
 
         of_new = self.new[both_out.y]  # whether a sample is of N or of O             (b + r)
         rivals = torch.where(of_new.unsqueeze(1), self.new, self.old)  #              (b + r, C)
-        each = sample_cross_entropy_against(both_out, rivals.log())
+        each = scaled_sample_cross_entropy(both_out, rivals.log())
         if self.loss == "mean":
             apart_loss = mean(each, both_out.weight)
         else:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
@@ -70,7 +70,7 @@ def _initialise(module: nn.Module, rng: torch.Generator) -> None:
     elif isinstance(module, nn.BatchNorm2d):
         module.reset_parameters()
     elif callable(reset := getattr(module, "reset_parameters", None)):
-        with forked(rng):  # it can draw from the global generator only
+        with seeded_global_generator(rng):  # it can draw from the global generator only
             reset()
 
 

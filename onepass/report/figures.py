@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from onepass.base.errors import InputError
 from onepass.base.fileio import expect_suffix, write_output
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.evaluation.points import Point
 from onepass.report.rows import Spread, grouped, summarise
 from onepass.runs import lines
@@ -101,7 +101,7 @@ def _check_points(groups: dict[str, list[Result]]) -> None:
 def _name(result: Result, several: bool, common: Variant) -> str:
     own = str(result.variant.beyond(common))
     where = f"({result.dataset}, {result.memory})" if several else ""
-    return plain(" ".join(filter(None, [result.method, own, where])))
+    return printable(" ".join(filter(None, [result.method, own, where])))
 
 
 def _colours(groups: dict[str, list[Result]]) -> list[Any]:

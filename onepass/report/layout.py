@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import mean
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import plain, rate
+from onepass.base.text import format_rate, printable
 from onepass.learning import registry
 from onepass.report.pivot import pivoted
 from onepass.report.rows import KEYS, Row, Spread
@@ -86,7 +86,7 @@ def _of_training_at_scores(rows: Sequence[Row], shown: Sequence[str]) -> list[tu
     training: dict[str, list[Row]] = {}
     for row in rows:
         if row.trained_at_scores:
-            training.setdefault(plain(row.method), []).append(row)
+            training.setdefault(printable(row.method), []).append(row)
     return [
         (
             "",
@@ -129,7 +129,7 @@ def _of_one_run(row: Row, line: dict[str, str]) -> dict[str, str]:
     (seed,) = row.accuracies
     kept = {name: cell for name, cell in line.items() if not name.endswith(" sd")}
     renamed = {("seed" if name == "n" else name): cell for name, cell in kept.items()}
-    return {**renamed, "seed": str(seed), "where": plain(row.first.out)}
+    return {**renamed, "seed": str(seed), "where": printable(row.first.out)}
 
 
 def _rank(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
@@ -258,7 +258,7 @@ def _of_own_variants(theirs: Sequence[Row]) -> list[tuple[str, str]]:
     }
     if not variants:
         return []
-    names = [plain(f"{theirs[0].method} {variant or COMMON}") for variant in sorted(variants)]
+    names = [printable(f"{theirs[0].method} {variant or COMMON}") for variant in sorted(variants)]
     told = f"Not compared with each other: {', '.join(names)}."
     return [("", f"{told} --against '{names[0]}' compares all with that one.")]
 
@@ -319,15 +319,15 @@ def _cells(row: Row, apart: bool) -> dict[str, str]:
     shown = {name: _of_so_many(spread, len(row.results)) for name, spread in measured.items()}
     seconds = row.over("seconds")
     return {
-        "method": plain(row.method),
-        "variant": plain(str(row.variant)),
-        "dataset": plain(row.dataset),
+        "method": printable(row.method),
+        "variant": printable(str(row.variant)),
+        "dataset": printable(row.dataset),
         "memory": str(row.memory),
         **(_numbers(measured) if apart else shown),
         "n": str(len(row.results)),
         **(_numbers({"seconds": seconds}) if apart else {"seconds": str(seconds or "-")}),
         **(_costs_apart(row) if apart else _costs(row)),
-        "device": plain(row.device),
+        "device": printable(row.device),
     }
 
 
@@ -347,7 +347,7 @@ def _costs(row: Row) -> dict[str, str]:
     passes = [f"{trained:.1f}"] if trained is not None else ["-"]
     passes += [f"{scored:.1f}"] if scored else []
     return {
-        "steps/s": "-" if speed is None else rate(speed),
+        "steps/s": "-" if speed is None else format_rate(speed),
         "passes/sample": " + ".join(passes),
         "kept": _size(row.kept or 0),
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.base import plugins
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.base.text import shortened
 from onepass.evaluation import probes
@@ -62,7 +62,7 @@ def run(
     `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
     probes. `supplies` are what other runs of this process share with it.
     """
-    plugins.import_named(job.imports)
+    plugins.import_modules(job.imports)
     supplies = supplies or Supplies()
     job = _known(job, out, supplies)
     folder = RunFolder.of(job, out)
@@ -84,7 +84,7 @@ def run(
     stream, learner = supplies.take(job)
     with _nothing_left_if_too_large(folder):
         folder.make()
-        with folder.locked(), computing(job.threads, job.deterministic):
+        with folder.locked(), threads_and_determinism(job.threads, job.deterministic):
             if meanwhile := folder.result():  # by another process
                 return meanwhile
             return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)

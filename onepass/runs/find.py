@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
-from onepass.base.text import natural, quoted
+from onepass.base.text import natural_sort_key, quoted
 from onepass.runs import lines
 from onepass.runs.folder import DAMAGED_NAME
 from onepass.runs.result import Result
@@ -117,13 +117,13 @@ def _bare(key: str) -> str:
     return OTHER_NAMES.get(key, key.removeprefix(SETTINGS))
 
 
-def find(*paths: Path, parse: Parse = fileio.glanced) -> list[FoundRun]:
+def find(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[FoundRun]:
     """Returns every run at or below folders, in natural order of their paths, and every line of
     files, also of files in a folder. What lies at or below several of the paths comes once."""
     found: list[FoundRun] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(_below(path, parse), key=lambda run: natural(run.where))
+            found += sorted(_below(path, parse), key=lambda run: natural_sort_key(run.where))
         elif not lines.is_lines(path):
             raise RunError(f"there is no folder {path}, and no .jsonl file of that name")
         else:
@@ -138,11 +138,11 @@ def find_one(name: str, paths: Sequence[Path] = ()) -> FoundRun:
     (or of its state's checksum) among those in `paths`; raises RunError if it is damaged."""
     file, folder = lines.file_of(name), Path(name)
     if file:
-        found = [run for run in find(Path(file), parse=fileio.parsed) if run.where == name]
+        found = [run for run in find(Path(file), parse=fileio.parse_json) if run.where == name]
         if not found:
             raise RunError(f"there is no line {name}")
     elif folder.is_dir():
-        found = list(_in(name, {path.name for path in folder.iterdir()}, fileio.parsed))
+        found = list(_in(name, {path.name for path in folder.iterdir()}, fileio.parse_json))
         if not found:
             raise RunError(f"{name} is not a run's folder; onepass runs list shows what is in it")
     else:
@@ -160,7 +160,7 @@ def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
             "the first letters of its identity, say also in which folders or files"
         )
     known: dict[str, list[FoundRun]] = {}
-    for run in find(*paths, parse=fileio.parsed):
+    for run in find(*paths, parse=fileio.parse_json):
         for key in ("identity", "state_sha256"):
             if str(run.get(key) or "").startswith(letters):
                 known.setdefault(str(run.get("identity") or run.get(key)), []).append(run)
@@ -215,7 +215,7 @@ def _finished(folder: str, parse: Parse) -> FoundRun:
 
 def _line(text: str, place: str, parse: Parse) -> FoundRun:
     try:
-        content = fileio.parsed_object(text, parse)
+        content = fileio.parse_json_object(text, parse)
     except ValueError as problem:
         return _damaged(place, str(problem))
     return replace(_checked(place, content), foreign=not NEEDED.keys() <= content.keys())
@@ -257,7 +257,7 @@ def _steps_done(folder: Path) -> int:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
             *_, last, _ = (b"\n" + file.read()).split(b"\n")  # what has no end is not whole
-        step = fileio.parsed_object(last.decode()).get("step")
+        step = fileio.parse_json_object(last.decode()).get("step")
     except (OSError, ValueError):
         return 0
     return step if isinstance(step, int) else 0
@@ -267,6 +267,6 @@ def _damaged(where: str, problem: str, folder: str | None = None) -> FoundRun:
     return FoundRun(where, "damaged", {}, problem, folder)
 
 
-def _read(path: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
+def _read(path: str, parse: Parse = fileio.parse_json) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a Path takes longer than the file
-        return fileio.parsed_object(file.read(), parse)
+        return fileio.parse_json_object(file.read(), parse)

@@ -26,8 +26,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from onepass.base import fileio
 from onepass.base.errors import BusyError, CheckpointError, RunError, WriteError
-from onepass.base.settings import check
-from onepass.base.text import plain
+from onepass.base.settings import expect_type
+from onepass.base.text import printable
 from onepass.evaluation.callbacks.base import EVENTS
 from onepass.evaluation.points import Point, Tick
 from onepass.runs.environment import OtherVersions
@@ -92,7 +92,7 @@ class RunFolder:
         path = self.path / ".lock"
         with ExitStack() as held:
             try:
-                held.enter_context(fileio.locked(path, wait=False))
+                held.enter_context(fileio.locked_file(path, wait=False))
             except BlockingIOError:
                 raise BusyError(f"{self.path} is being run by another process") from None
             except OSError as problem:
@@ -103,7 +103,7 @@ class RunFolder:
         """Whether another process is at it right now."""
         lock = self.path / ".lock"
         try:
-            with fileio.locked(lock, wait=False) if lock.is_file() else nullcontext():
+            with fileio.locked_file(lock, wait=False) if lock.is_file() else nullcontext():
                 return False
         except BlockingIOError:
             return True
@@ -170,12 +170,12 @@ class RunFolder:
         try:
             *whole, last = path.read_text("utf-8").split("\n")
             half = [last] if last and self.result_file.exists() else []
-            return [fileio.parsed_object(line) for line in [*whole, *half]]
+            return [fileio.parse_json_object(line) for line in [*whole, *half]]
         except (OSError, ValueError):
             raise RunError(f"{path} is damaged: a line is not a JSON object") from None
 
     def append(self, key: str, lines: Sequence[str]) -> None:
-        fileio.append(self.lines_file(key), _as_text(lines))
+        fileio.append_text(self.lines_file(key), _as_text(lines))
 
     def complete(self, key: str, lines: Sequence[str]) -> None:
         """Sees a file of lines onto the disk, and writes it again if somebody has changed or
@@ -186,7 +186,7 @@ class RunFolder:
             log.warning("%s was changed while the run went on: it is written again", path)
             self.rewrite(key, lines)
         elif found is not None:
-            fileio.sync(path)
+            fileio.flush_to_disk(path)
 
     def rewrite(self, key: str, lines: Sequence[str]) -> None:
         """Puts a file of lines back to what it was; there is none for who has said nothing yet,
@@ -230,7 +230,7 @@ class RunFolder:
         """Returns how far a run had come; raises one of DAMAGED if the checkpoint does not tell."""
         tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
         for name, kind in CHECKPOINT_TYPES.items():
-            check(name, content[name], kind)
+            expect_type(name, content[name], kind)
         if not 0 <= tick.step == content["state"]["steps"]:
             raise ValueError("the learner and its progress do not belong together")
         lines = {key: self._lines_before(key, extent) for key, extent in content["files"].items()}
@@ -241,7 +241,7 @@ class RunFolder:
     def _lines_before(self, key: str, extent: dict[str, int | str]) -> list[str]:
         """Returns the lines that a file had when the checkpoint was written."""
         path, size = self.lines_file(key), int(extent["bytes"])
-        if not fileio.names_a_file(key):
+        if not fileio.is_file_name(key):
             raise ValueError("a file elsewhere")
         found = path.read_bytes()[:size] if _is_there(path) else b""
         if _extent(found) != extent:
@@ -261,10 +261,10 @@ class RunFolder:
         folder without run.json has none: the log alone would be something else than a run."""
         if not self.run_file.exists():
             return False
-        first, *others = [plain(line) for line in text.rstrip().split("\n")]
+        first, *others = [printable(line) for line in text.rstrip().split("\n")]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            fileio.append(self.log_file, _as_text([f"{now} {first}", *others]))
+            fileio.append_text(self.log_file, _as_text([f"{now} {first}", *others]))
         except WriteError:
             return False
         return True
@@ -275,7 +275,7 @@ class RunFolder:
 
 def point_of(line: str) -> Point:
     """From a line of events.jsonl; one of DAMAGED if it is none."""
-    entry = fileio.parsed(line)
+    entry = fileio.parse_json(line)
     counts = {name: tuple(entry[name]) for name in ("correct", "total")}
     confusion = tuple(map(tuple, entry.get("confusion", ())))  # an older version has none
     point = _made(Point, {**entry, **counts, "confusion": confusion})
@@ -289,7 +289,7 @@ def point_of(line: str) -> Point:
 def _made(kind: type[Measured], entry: dict[str, Any]) -> Measured:
     types = TYPES[kind]
     for name, value in entry.items():
-        check(name, value, types[name])
+        expect_type(name, value, types[name])
     return kind(**entry)
 
 
@@ -316,7 +316,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     if not _is_there(path):
         return None
     try:
-        return fileio.parsed_object(path.read_text("utf-8"))
+        return fileio.parse_json_object(path.read_text("utf-8"))
     except ValueError as problem:
         told = "it is not UTF-8" if isinstance(problem, UnicodeError) else problem
         raise RunError(f"{path} is damaged: {told}") from None
@@ -326,11 +326,11 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
     """Whether a run.json holds what is asked of it, and its job is the one whose identity it has;
     an older one may lack all but the job."""
     try:
-        check("job", content.get("job"), dict)
+        expect_type("job", content.get("job"), dict)
         for name in ("probes", "imports"):
-            check(name, content.get(name, []), list[str])
+            expect_type(name, content.get(name, []), list[str])
         for name in ("identity", "module", "source", "commit", "onepass", "torch"):
-            check(name, content.get(name), str | None)
+            expect_type(name, content.get(name), str | None)
         return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
         return False

@@ -58,7 +58,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
 def _content(line: str, place: str) -> dict[str, Any]:
     """Returns what a line says; raises a RunError if it is no JSON object."""
     try:
-        return fileio.parsed_object(line)
+        return fileio.parse_json_object(line)
     except ValueError as problem:
         raise RunError(f"{place} is damaged: {problem}") from None
 

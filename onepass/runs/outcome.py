@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from onepass.base.devices import kind
-from onepass.base.text import plain
+from onepass.base.devices import device_type
+from onepass.base.text import printable
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
@@ -37,7 +37,7 @@ def result_of(
         method=job.method,
         revision=job.revision,
         settings=plain_settings(learner),
-        dataset=plain(stream.dataset.name),
+        dataset=printable(stream.dataset.name),
         dataset_identity=job.dataset_identity,
         data_sha256=job.data_sha256,
         validation=job.validation,
@@ -83,7 +83,7 @@ def result_of(
 def plain_settings(learner: Learner) -> dict[str, Any]:
     """The constructor's arguments as JSON has them; a network of the user's own as it shows
     itself, a GPU without its number."""
-    chosen = {**learner.get_params(), "device": kind(learner.device)}
+    chosen = {**learner.get_params(), "device": device_type(learner.device)}
     return {name: _plain(value) for name, value in chosen.items()}
 
 

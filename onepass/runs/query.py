@@ -32,7 +32,7 @@ log = logging.getLogger("onepass")
 def results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
     """Returns the results of all finished runs in folders and lines that meet every condition.
     Runs' own folders come first: of a run that lies in both, the one with its events is shown."""
-    found = folders_first(find(*paths, parse=fileio.parsed))
+    found = folders_first(find(*paths, parse=fileio.parse_json))
     if passed := passed_over(found):
         places = ", ".join(map(str, passed))
         number = sum(passed.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.data import Dataset
 from onepass.evaluation.loop import make_ready
 from onepass.learning.learner import Learner
@@ -47,7 +47,7 @@ class Supplies:
         return self._ready.pop(self.known(job).identity, None) or self._made(job)
 
     def _made(self, job: Job) -> tuple[Stream, Learner]:
-        with computing(job.threads, job.deterministic):
+        with threads_and_determinism(job.threads, job.deterministic):
             stream, learner = job.make(self.dataset(job))
             make_ready(learner, stream)
         return stream, learner

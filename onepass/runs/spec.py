@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from onepass import data, streams
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import Preset, as_text, check, configured, read_settings, setting_names
-from onepass.base.text import plain
+from onepass.base.settings import (
+    Preset,
+    construct,
+    expect_type,
+    format_setting,
+    parse_settings,
+    setting_names,
+)
+from onepass.base.text import printable
 from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.runs.variant import PRESET, Variant
@@ -128,7 +135,7 @@ class Job:
             "data_sha256": self.data_sha256,
             **({"memory": self.memory} if self.uses_memory else {}),
             "seed": self.seed,
-            "device": devices.resolve(self.device).type,
+            "device": devices.resolve_device(self.device).type,
             **self.choices,
         }
 
@@ -181,7 +188,7 @@ class Job:
 
     @property
     def device_kind(self) -> str:
-        return devices.kind(self.device)
+        return devices.device_type(self.device)
 
     @property
     def is_own(self) -> bool:
@@ -192,7 +199,7 @@ class Job:
     def dataset_identity(self) -> str:
         """Which dataset, for people: its name, or the whole path of the user's own, however it was
         written; as text that can be recorded and be part of a folder's name."""
-        return plain(str(Path(self.dataset).resolve())) if self.is_own else self.dataset
+        return printable(str(Path(self.dataset).resolve())) if self.is_own else self.dataset
 
     @property
     def _known(self) -> Fingerprint:
@@ -221,13 +228,13 @@ class Job:
         mirrors = preset.settings.get("mirror", learner.mirror)
         instead = {"mirror": False} if by_default else preset.unmirrored
         asked = {name: value for name, value in self.settings.items() if name == "mirror"}
-        if not mirrors or instead is None or read_settings(learner, asked).get("mirror"):
+        if not mirrors or instead is None or parse_settings(learner, asked).get("mirror"):
             return self.settings
         told = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if told is None else told
         if same:
             return self.settings
-        return {name: as_text(value) for name, value in instead.items()} | self.settings
+        return {name: format_setting(value) for name, value in instead.items()} | self.settings
 
     @property
     def variant(self) -> Variant:
@@ -285,7 +292,7 @@ class Job:
         stream.check_scorable()
         if self.prequential:
             check_prequential(info.learner)
-        return stream, configured(info.learner, **self.arguments(stream))
+        return stream, construct(info.learner, **self.arguments(stream))
 
     def stream_of(self, usual_tasks: int) -> dict[str, Any]:
         """The stream's table, with its number of tasks."""
@@ -319,12 +326,12 @@ class Job:
             if name in self.settings:
                 raise InputError(f"give --{name} instead of --set {name}")
         learner = registry.get(self.method).learner
-        return self.chosen_preset().settings | read_settings(learner, self.run_settings)
+        return self.chosen_preset().settings | parse_settings(learner, self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Mean and standard deviation for the learner: the dataset's, if it has any, or those of
         the samples as they come in the stream's first task."""
-        check("normalise", self.normalise, Normalise)
+        expect_type("normalise", self.normalise, Normalise)
         mean, std = stream.dataset.mean, stream.dataset.std
         if self.normalise == "first-task":
             mean, std = data.statistics(stream.samples_of(task=0))

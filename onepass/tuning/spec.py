@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onepass.base.errors import InputError
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.evaluation.metrics import FEWEST_POINTS
 from onepass.runs.spec import OWN, Job
 from onepass.tuning.space import Space
@@ -54,7 +54,7 @@ class SearchSpec:
             )
         for chosen in self.space.ends():
             tried = replace(job, settings={**job.settings, **chosen})
-            configured(type(learner), **tried.arguments(stream))
+            construct(type(learner), **tried.arguments(stream))
 
     def described(self) -> dict[str, Any]:
         """What makes two searches the same: what is asked, and not where something lies."""

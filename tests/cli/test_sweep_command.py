@@ -356,7 +356,7 @@ def test_a_run_of_another_process_is_waited_for_and_done_if_that_has_died(
     out, whole = tmp_path / "out", run(JOB, tmp_path / "whole")
     theirs = out / JOB.folder_name
     theirs.mkdir(parents=True)
-    lock = fileio.locked(theirs / ".lock", wait=False)
+    lock = fileio.locked_file(theirs / ".lock", wait=False)
 
     def others_end() -> bool:
         return len(list(out.glob("*/result.json"))) == 3
@@ -389,7 +389,7 @@ def test_a_run_of_another_process_is_not_waited_for_when_the_time_is_up(
     theirs = tmp_path / "out" / JOB.folder_name
     theirs.mkdir(parents=True)
     with ExitStack() as at_work:
-        at_work.enter_context(fileio.locked(theirs / ".lock", wait=False))
+        at_work.enter_context(fileio.locked_file(theirs / ".lock", wait=False))
         their_end = threading.Timer(5, at_work.close)
         their_end.start()
         done = sweep(file, "--out", tmp_path / "out", "--for", "0.4s")

@@ -387,7 +387,7 @@ def test_an_end_of_a_range_that_the_method_refuses_is_told_before_anything_runs(
 def test_two_searches_in_one_folder_are_refused(space: Path, tmp_path: Path) -> None:
     out = tmp_path / "search"
     out.mkdir()
-    with fileio.locked(out / ".lock", wait=False):
+    with fileio.locked_file(out / ".lock", wait=False):
         done = tune(space, out=out)
     assert (done.status, "another process" in done.error) == (2, True)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from puppets import play, result
 
 from onepass import Finetune
-from onepass.base.devices import resolve
+from onepass.base.devices import resolve_device
 from onepass.base.errors import InputError
 from onepass.executors import InOrder, RunOptions
 from onepass.executors.processes import gpus
@@ -114,9 +114,9 @@ def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPa
         Finetune(device="cuda:1").learn([[0.0]], [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resolve("cuda:1") == torch.device("cuda", 1)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
     with pytest.raises(InputError, match="'cuda:2' is not there: the last one is cuda:1"):
-        resolve("cuda:2")
+        resolve_device("cuda:2")
     data = Fingerprint("", 5)
     jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]
     assert len({job.identity for job in jobs}) == 1

@@ -13,7 +13,7 @@ import pytest
 from command import onepass
 from reported import changed, results, rows
 
-from onepass.base.text import rate
+from onepass.base.text import format_rate
 from onepass.report import layout
 from onepass.report import rows as tables
 from onepass.runs import query
@@ -114,7 +114,7 @@ def for_people(row: dict[str, str], name: str) -> str:
     if name == "kept bytes":  # thousands, on the digits
         return f"{int(row[name]) / 1000:.1f} kB" if int(row[name]) else "-"
     if name == "steps/s":
-        return rate(float(row[name]))
+        return format_rate(float(row[name]))
     if f"{name} sd" not in row:
         return row[name]
     spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""

@@ -25,7 +25,7 @@ def test_a_run_goes_from_to_run_over_to_resume_to_finished(tmp_path: Path) -> No
         run(JOB, tmp_path, checkpoint=2, listeners=[stop_after(5)])
     assert status_of(folder) == ("to resume", "")
     assert finished(folder, JOB) is None
-    with fileio.locked(folder.path / ".lock", wait=False):
+    with fileio.locked_file(folder.path / ".lock", wait=False):
         assert status_of(folder) == ("being run", "")
     result = run(JOB, tmp_path, resume=True)
     assert status_of(folder) == ("finished", "")

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from multiprocessing import connection
 
 from onepass.base import devices
-from onepass.base.errors import TrainingError, made_again
+from onepass.base.errors import TrainingError, rebuild_error
 from onepass.evaluation.loop import make_ready
 from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.processes import gpus as places
@@ -51,7 +51,7 @@ class Processes:
         GPU would take memory there for as long as this process lives."""
         stream, learner = job.make(self.supplies.dataset(job))
         if not learner.traits.capturable:
-            execution.make(learner.engine, False, devices.resolve(job.device), ())
+            execution.make(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
@@ -162,7 +162,7 @@ def _error(failure: Failure, job: Job) -> Exception:
     """Returns what to raise here: an error that the user can mend as it was raised there."""
     kind, why, error = failure
     if kind in MENDABLE:
-        return made_again(error or MENDABLE[kind], why)
+        return rebuild_error(error or MENDABLE[kind], why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""
     more = "; run --resume, or the same sweep, goes on with it" if kind == "killed" else ""
     return TrainingError(f"{job.folder_name}{tried}: {why}{more}")
