@@ -43,7 +43,7 @@ from onepass.learning import registry
 from onepass.learning.image_counts import images_of
 from onepass.learning.network_copies import LONGEST, WeightAverage
 from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
-from onepass.nets import normalises, renormalised
+from onepass.nets import has_training_norms, recalibrated_copy
 from onepass.runs.environment import surroundings
 from onepass.runs.resources import Supplies
 from onepass.runs.spec import Job
@@ -140,7 +140,7 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     for what, which in slots.items():
         inputs = learner.views.normalise(learner.store.x[which])
         for name, net in nets.items():
-            made[f"{name}, {what}"] = renormalised(net, learner.model, inputs)
+            made[f"{name}, {what}"] = recalibrated_copy(net, learner.model, inputs)
     return made
 
 
@@ -170,7 +170,7 @@ class Scores(Listener):
             nets["teacher"] = learner.trainer.distillation.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
         refined = {name: nets[name] for name in REFINED}
-        if isinstance(learner, WithMemory) and normalises(learner.model):
+        if isinstance(learner, WithMemory) and has_training_norms(learner.model):
             nets |= renormalised_ones(refined, learner)
 
         def accuracy(model: nn.Module, mirrored: bool = False) -> float:

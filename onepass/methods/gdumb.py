@@ -63,11 +63,11 @@ from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
 from onepass.memory import BalancedMemory
 from onepass.nets import Head
-from onepass.nets.norms import Norms
+from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0
-NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)
+NORMALISING = (NormLayer, nn.GroupNorm, nn.LayerNorm)
 UNNORMALISED = 0.2  # of the learning rate, for a network without normalisation
 
 

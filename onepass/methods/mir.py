@@ -49,7 +49,7 @@ from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.nets import after_step, combined, logits_with
+from onepass.nets import add_gradients, logits_with, parameters_after_step
 
 
 def highest(scores: Tensor, samples: Samples, count: int) -> Samples:
@@ -128,14 +128,14 @@ class MIR(Replay):
         replay_loss = cross_entropy(replay_out, among=self.seen)
 
         self.keep(x, y)
-        self.trainer.descend_along(combined(g, self.trainer.gradients(replay_loss)))
+        self.trainer.descend_along(add_gradients(g, self.trainer.gradients(replay_loss)))
         loss = stream_loss + replay_loss
         return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 
     def interference(self, samples: Samples, gradients: Sequence[Tensor]) -> Tensor:
         """s(x): by how much one step along these gradients would raise each sample's loss."""
         inputs = self.views.normalise(samples.x)  # as they are stored, not augmented
-        virtual = after_step(self.model, gradients, self.lr)  # theta'
+        virtual = parameters_after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
             Output(logits_with(self.trainer.evaluator, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)

@@ -68,7 +68,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import build, projected
+from onepass.nets import build, project
 
 PROJECTED = 128  # at most: a narrower network keeps its width
 VIEWS = 2
@@ -309,7 +309,7 @@ class OCM(Replay):
         """Both views of R(X) of each batch, from one forward of all."""
         plain = torch.cat(turns)
         features = self.model.features(torch.cat([plain, self.views.augmented(plain)]))
-        z = projected(self.model, features)
+        z = project(self.model, features)
         f = F.normalize(features.float())
         sizes, (width, all_of_f) = [len(one) for one in turns], (z.shape[1], f.shape[1])
         starts = torch.randint(
@@ -341,4 +341,4 @@ class OCM(Replay):
         model = self.previous.model
         features = model.features(torch.cat([turns, views]))
         of_turns, of_views = torch.split(features, [len(turns), len(views)])
-        return projected(model, of_turns), model.on(model.head, of_views)
+        return project(model, of_turns), model.on(model.head, of_views)

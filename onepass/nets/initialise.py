@@ -26,7 +26,7 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
             f"the net cannot be made without values ({problem}); register it with initialises=True"
         ) from None
     _refuse_shared(net)
-    _make_room(net)
+    _allocate(net)
     for name, module in net.named_modules():
         own = list(_tensors(module))
         for _, tensor in own:
@@ -39,7 +39,7 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
     return net
 
 
-def _make_room(net: nn.Module) -> None:
+def _allocate(net: nn.Module) -> None:
     """As `to_empty`, which imports sympy on the way, a third of a second."""
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

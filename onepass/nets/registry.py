@@ -79,7 +79,7 @@ def network(
     return register
 
 
-def referred_to(reference: str) -> Network:
+def network_from_reference(reference: str) -> Network:
     """The network of a function given as `package.module:name`. One that was not registered takes
     whatever it takes, and keeps the values that it brings."""
     make = plugins.import_reference(reference)

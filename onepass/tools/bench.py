@@ -173,7 +173,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
     model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.torch_device
-    optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
+    optimizer = optimisers.make_optimiser(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     most = max(one.images for one in passes)
     inputs = torch.rand(most, *case.shape, generator=rng, device=where)
