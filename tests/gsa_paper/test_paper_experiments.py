@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from command import onepass
 
-from onepass.gsa_paper import experiments
-from onepass.gsa_paper import page
+from onepass.gsa_paper import experiments, page
 from onepass.learning import registry
 from onepass.runs import query
 from onepass.sweeps import sweep_file
