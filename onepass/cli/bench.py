@@ -15,7 +15,7 @@ from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, whole
 from onepass.cli.run import chosen_settings, thread_count
-from onepass.report.layout import check_columns
+from onepass.report.layout import expect_columns
 from onepass.runs import environment
 from onepass.runs.spec import Job
 
@@ -76,7 +76,7 @@ def bench(
     from onepass.tools import bench as benchmarks
 
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
-    check_columns(terminal_table.names(columns), COLUMNS)
+    expect_columns(terminal_table.names(columns), COLUMNS)
     for name, given in numbers.items():
         expect_type(f"--{name}", tuple(given), tuple[int, ...])
     where, count = str(devices.resolve_device(device)), thread_count(threads)

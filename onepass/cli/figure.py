@@ -89,7 +89,7 @@ def figure(
     if what != "stream":
         results = read(*map(Path, drawn), where=where or [])
     if what == "accuracy":
-        figures.accuracy(results, output, kind=kind)
+        figures.draw_accuracy(results, output, kind=kind)
     elif what in PAPER_FIGURES:
         from onepass.gsa_paper import figures as paper_figures
 
@@ -105,7 +105,7 @@ def figure(
         )
         usual = {"tasks": data.usual_tasks(whole.name, whole.classes)}
         table = streams.filled(streams.parse(_only(drawn)), usual)
-        figures.stream_map(streams.make(whole, table, seed=seed), output)
+        figures.draw_stream_map(streams.make(whole, table, seed=seed), output)
     say(str(output))
 
 

@@ -46,9 +46,11 @@ def memory(
             raise InputError(f"{model} holds vectors, of which there is no picture: leave out -o")
         from onepass.report import contact_sheet
 
-        pixels = contact_sheet.eight_bits(kept.x)
+        pixels = contact_sheet.to_uint8(kept.x)
         lines = [(label, pixels[kept.y == label]) for label in groups]
-        contact_sheet.draw([(f"{name_of[label]}  ({len(x)})", x) for label, x in lines], output)
+        contact_sheet.draw_sheet(
+            [(f"{name_of[label]}  ({len(x)})", x) for label, x in lines], output
+        )
     numbers = [[name_of[label], str(len(x)), *_values(x)] for label, x in groups.items()]
     terminal_table.show(("class", "samples", "mean", "deviation"), numbers)
     if output is not None:

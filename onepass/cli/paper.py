@@ -11,7 +11,7 @@ from onepass.cli import options as shared
 from onepass.cli.app import app, say
 from onepass.cli.run import at_once
 from onepass.cli.sweep import ShownSweep
-from onepass.gsa_paper.experiments import MEMORY
+from onepass.gsa_paper.experiments import MEMORY_SIZES
 from onepass.gsa_paper.paper import QUICK, paper
 from onepass.runs.spec import Job
 
@@ -32,8 +32,8 @@ def paper_(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(MEMORY)}.",
-            autocompletion=shared.words(*MEMORY),
+            help=f"{', '.join(MEMORY_SIZES)}.",
+            autocompletion=shared.words(*MEMORY_SIZES),
         ),
     ] = None,
     quick: Annotated[

@@ -168,7 +168,7 @@ def run(
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
         expect_type(f"--{option}", number, int | None)
-    layout.check_columns(terminal_table.names(columns), layout.COLUMNS)
+    layout.expect_columns(terminal_table.names(columns), layout.COLUMNS)
     choices = chosen_settings(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
@@ -284,7 +284,7 @@ def _execute_all(
 
 
 def _show(results: list[Result], out: Path, columns: list[str]) -> None:
-    shown = layout.grid(rows.summarise(results), columns=columns)
+    shown = layout.make_table(rows.summarise(results), columns=columns)
     terminal_table.show(shown.header, shown.body)
     if len(results) == 1:
         say(f"run folder  {results[0].out}")
@@ -295,7 +295,7 @@ def _show(results: list[Result], out: Path, columns: list[str]) -> None:
         return
     picture = out / "accuracy.png"
     warn_of_missing_points(results)
-    figures.accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
+    figures.draw_accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
     say(f"picture     {picture}")
 
 

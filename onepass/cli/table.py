@@ -64,7 +64,7 @@ def table(
         str | None,
         typer.Option(
             help="table1, table2 or table3 of the GSA paper, ours beside the published.",
-            autocompletion=shared.words(*paper.LIKE),
+            autocompletion=shared.words(*paper.LAYOUTS),
         ),
     ] = None,
     dataset: Annotated[
@@ -82,7 +82,7 @@ def table(
     if like is not None:
         others = {"--pivot": pivot, "--per-run": per_run, "--columns": columns}
         _refuse_with_like([option for option, given in others.items() if given])
-        one_of("--like", like, paper.LIKE)
+        one_of("--like", like, paper.LAYOUTS)
         made = _like(like, results, datasets, beside, format_)
     else:
         if pivot is not None:
@@ -90,11 +90,11 @@ def table(
         if per_run and (pivot or against):
             raise InputError("--per-run has nothing to put side by side or to compare")
         made = [
-            layout.grid(
+            layout.make_table(
                 rows.summarise(_on(results, datasets), per_run=per_run),
-                beside=beside,
-                published=published.beside if PUBLISHED in (against or []) else None,
-                apart=format_ == "csv",
+                against=beside,
+                published=published.published_beside if PUBLISHED in (against or []) else None,
+                numeric=format_ == "csv",
                 per_run=per_run,
                 columns=terminal_table.names(columns),
                 pivot=pivot,
@@ -119,8 +119,8 @@ def _like(
     if beside and format_ == "csv":
         raise InputError("--like has no tests in csv: each line is of one cell")
     if format_ == "csv":
-        return [paper.tidy(name, results, datasets=datasets)]
-    return paper.like(name, results, datasets=datasets, against=next(iter(beside), None))
+        return [paper.long_table(name, results, datasets=datasets)]
+    return paper.paper_tables(name, results, datasets=datasets, against=next(iter(beside), None))
 
 
 def _on(results: list[Result], datasets: list[str]) -> list[Result]:

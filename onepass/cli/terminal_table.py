@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onepass.base.text import READABLE_ERRORS, printable
-from onepass.report.layout import check_columns
+from onepass.report.layout import expect_columns
 from onepass.report.table import is_number
 
 GAP = 2
@@ -36,7 +36,7 @@ def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def show_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
     """Prints rows that know the names of their columns; `--columns` may choose among them."""
-    check_columns(names(columns), rows[0])
+    expect_columns(names(columns), rows[0])
     header = names(columns) or list(rows[0])
     show(header, [["-" if row[key] is None else str(row[key]) for key in header] for row in rows])
 

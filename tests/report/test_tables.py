@@ -80,7 +80,7 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
     numbers = rows(formats["csv"].out)
-    left_out = ("scored/sample", *layout.MORE)
+    left_out = ("scored/sample", *layout.HIDDEN)
     names = [name for name in numbers[0] if not name.endswith(" sd") and name not in left_out]
     told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
     header = [told.get(name, name) for name in names]
@@ -255,7 +255,7 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
     (result, *_) = query.results(runs)
-    made = layout.grid(tables.summarise([replace(result, steps_per_second=0.3712)]))
+    made = layout.make_table(tables.summarise([replace(result, steps_per_second=0.3712)]))
     assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
 

@@ -63,7 +63,7 @@ def test_scoring_at_the_end_only_is_told_from_forgetting_nothing(tmp_path):
     assert result.accuracy == pytest.approx(result.mean_task_accuracy)
     (row,) = rows.summarise([result])
     assert row.over("forgetting") is None
-    table = layout.grid([row])
+    table = layout.make_table([row])
     assert [len(cells) for cells in table.body] == [len(table.header)]
 
     whole = run(Job("test-late", "synthetic", device="cpu", every=30), tmp_path)
