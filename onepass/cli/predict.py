@@ -15,12 +15,13 @@ from onepass.runs.spec import Job
 
 
 @app.command(
+    name="predict",
     epilog="""\b
 Examples:
   onepass predict runs/gsa-digits-m100-s0/checkpoint.pt photos/
-  onepass predict model.pt photos/ --json"""
+  onepass predict model.pt photos/ --json""",
 )
-def predict(
+def predict_command(
     model: Annotated[
         Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
     ],
