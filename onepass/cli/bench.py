@@ -88,7 +88,7 @@ def bench_command(
         None, set_ or [], options
     )
     cases = [
-        benchmarks.Case(
+        benchmarks.BenchCase(
             method=method,
             memory=size,
             classes=known,

@@ -48,14 +48,14 @@ def check_command(
     which line of the method's file; exit 1 if one does.
     """
     from onepass.learning.learner import Learner
-    from onepass.tools.checks import exemptions, one_by_one
+    from onepass.tools.checks import exemptions, run_checks
 
     devices.resolve(device)
     found = plugins.named(method) if ":" in method else registry.get(method).learner
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise InputError(f"{method!r} is no class derived from onepass.Learner")
     exempt, passed, failed = exemptions(found, only or ()), 0, 0
-    for name, problem in one_by_one(found, device, only or ()):
+    for name, problem in run_checks(found, device, only or ()):
         words = name.replace("_", " ")
         print_text(
             f"FAILED  {words}: {' '.join(problem.split())}" if problem else f"ok      {words}"

@@ -22,7 +22,7 @@ from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs.spec import PRESETS
 from onepass.streams.registry import STREAMS
-from onepass.tools.checks.names import summaries
+from onepass.tools.checks.names import check_summaries
 
 Completions = list[str | tuple[str, str]]  # a word, or a word and what it means
 
@@ -54,7 +54,7 @@ def complete_probes() -> Completions:
 def complete_checks(incomplete: str) -> Completions:
     """Returns the names of the contract's checks, spelled as what is typed so far."""
     spelled = "-" if "-" in incomplete else "_"
-    return [(name.replace("_", spelled), text) for name, text in summaries().items()]
+    return [(name.replace("_", spelled), text) for name, text in check_summaries().items()]
 
 
 def complete_settings(context: typer.Context) -> Completions:

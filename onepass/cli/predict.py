@@ -31,11 +31,11 @@ def predict_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and probability (softmax) of every image."""
-    from onepass.tools.predict_images import Unreadable, classify
+    from onepass.tools.predict_images import UnreadableImage, classify
 
     failed = 0
     for entry in classify(model, folder, device):
-        if isinstance(entry, Unreadable):
+        if isinstance(entry, UnreadableImage):
             messages.print(plain(f"error: {entry.problem}"))
             failed += 1
         elif as_json:
