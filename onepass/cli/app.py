@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 
-def _import(modules: list[str] | None) -> list[str]:
+def _import_modules(modules: list[str] | None) -> list[str]:
     plugins.import_modules(modules or [])
     return modules or []
 
@@ -36,14 +36,14 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        callback=_import,
+        callback=_import_modules,
         help="A module that registers something of yours; repeatable.",
     ),
 ]
 messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
-def open_streams() -> None:
+def prepare_output() -> None:
     """Standard output and error that take whatever is printed: closed ones take it to nowhere,
     others write letters that their encoding does not have in another way."""
     for name in ("stdout", "stderr"):
@@ -54,18 +54,18 @@ def open_streams() -> None:
             stream.reconfigure(errors=READABLE_ERRORS)
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     """A line on standard output in which names, paths and the like may stand."""
     typer.echo(printable(text))
 
 
-def one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
+def expect_one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
     if value not in valid:
         raise UnknownNameError(f"value of {name}", value, valid)
     return value
 
 
-def whole(option: str, text: str, wanted: str) -> int:
+def parse_count(option: str, text: str, wanted: str) -> int:
     """The number, at least 1, that an option which also takes words was given."""
     digits = text if text.isdecimal() and len(text) <= len(str(LARGEST_INT)) else "0"
     if not 1 <= int(digits) <= LARGEST_INT:

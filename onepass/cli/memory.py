@@ -9,7 +9,7 @@ import typer
 
 from onepass.base.errors import InputError
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, say
+from onepass.cli.app import Imports, app, print_text
 from onepass.data.labels import sorted_classes
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 @app.command(
+    name="memory",
     epilog="""\b
 Examples:
   onepass memory runs/gsa-digits-m100-s0/checkpoint.pt
-  onepass memory model.pt -o sheet.png"""
+  onepass memory model.pt -o sheet.png""",
 )
-def memory(
+def memory_command(
     model: Annotated[
         Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
     ],
@@ -51,13 +52,15 @@ def memory(
         contact_sheet.draw_sheet(
             [(f"{name_of[label]}  ({len(x)})", x) for label, x in lines], output
         )
-    numbers = [[name_of[label], str(len(x)), *_values(x)] for label, x in groups.items()]
-    terminal_table.show(("class", "samples", "mean", "deviation"), numbers)
+    numbers = [
+        [name_of[label], str(len(x)), *_mean_and_deviation(x)] for label, x in groups.items()
+    ]
+    terminal_table.print_table(("class", "samples", "mean", "deviation"), numbers)
     if output is not None:
-        say(f"picture     {output}")
+        print_text(f"picture     {output}")
 
 
-def _values(x: Tensor) -> list[str]:
+def _mean_and_deviation(x: Tensor) -> list[str]:
     """Mean and standard deviation of all values of some samples."""
     if not len(x):
         return ["-", "-"]

@@ -15,12 +15,13 @@ from onepass.runs.spec import Job
 
 
 @app.command(
+    name="predict",
     epilog="""\b
 Examples:
   onepass predict runs/gsa-digits-m100-s0/checkpoint.pt photos/
-  onepass predict model.pt photos/ --json"""
+  onepass predict model.pt photos/ --json""",
 )
-def predict(
+def predict_command(
     model: Annotated[
         Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
     ],
@@ -30,11 +31,11 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
 ) -> None:
     """Print path, class and probability (softmax) of every image."""
-    from onepass.tools.predict_images import Unreadable, classify
+    from onepass.tools.predict_images import UnreadableImage, classify
 
     failed = 0
     for entry in classify(model, folder, device):
-        if isinstance(entry, Unreadable):
+        if isinstance(entry, UnreadableImage):
             messages.print(printable(f"error: {entry.problem}"))
             failed += 1
         elif as_json:

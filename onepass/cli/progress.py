@@ -23,7 +23,7 @@ from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
 
-def progress() -> Progress:
+def progress_bars() -> Progress:
     """Bars with a note behind each. In a narrow terminal bars become short, and words are wrapped;
     no number is cut."""
     columns = (
@@ -36,11 +36,11 @@ def progress() -> Progress:
     return Progress(*columns, console=messages)
 
 
-class Bars:
+class JobBars:
     """Shows how far each of several jobs is, wherever it runs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.shown = progress()
+        self.shown = progress_bars()
         self.bar_of = [
             self.shown.add_task(f"{job.method} seed {job.seed}", total=None, note="", visible=False)
             for job in jobs
@@ -71,12 +71,12 @@ class Bars:
         self.shown.update(self.bar_of[index], note="failed")
 
 
-class ManyBars:
+class SweepBars:
     """A bar for all runs of a sweep, and one for each that is running."""
 
     def __init__(self) -> None:
         self.failed = 0
-        self.shown = progress()
+        self.shown = progress_bars()
         self.bar_of: dict[int, TaskID] = {}
 
     def start(self, names: Sequence[str], done: int) -> None:

@@ -13,7 +13,7 @@ HOME = "onepass.tools.checks"
 MODULES = ("predicting", "learning", "repeating", "costing")  # in the order in which they run
 
 
-def declared(module: str) -> dict[str, str]:
+def checks_in_module(module: str) -> dict[str, str]:
     """Returns the names of a module's checks, each with a sentence about it."""
     return {
         defined.name: first_sentence(ast.get_docstring(defined) or "")
@@ -22,16 +22,16 @@ def declared(module: str) -> dict[str, str]:
     }
 
 
-def summaries() -> dict[str, str]:
+def check_summaries() -> dict[str, str]:
     """Returns the names of all checks, each with a sentence about it."""
-    return {name: text for module in MODULES for name, text in declared(module).items()}
+    return {name: text for module in MODULES for name, text in checks_in_module(module).items()}
 
 
-def chosen(only: Iterable[str], names: Iterable[str]) -> list[str]:
+def select_names(only: Iterable[str], names: Iterable[str]) -> list[str]:
     """Returns those of the names that are asked for, in their own order: all if none is. They may
     be written with `-`, or as they are shown, with spaces.
 
-    >>> chosen(["same-seed"], ["the_head_grows", "same_seed"])
+    >>> select_names(["same-seed"], ["the_head_grows", "same_seed"])
     ['same_seed']
     """
     names = list(names)
