@@ -104,8 +104,8 @@ def figure(
             test=test,
         )
         usual = {"tasks": data.usual_tasks(whole.name, whole.classes)}
-        table = streams.filled(streams.parse(_only(drawn)), usual)
-        figures.stream_map(streams.make(whole, table, seed=seed), output)
+        table = streams.with_defaults(streams.parse_stream(_only(drawn)), usual)
+        figures.stream_map(streams.make_stream(whole, table, seed=seed), output)
     say(str(output))
 
 

@@ -48,7 +48,9 @@ from onepass.nets import Head, cosine_head
 BASE_TEMPERATURE = 0.07
 
 
-def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_partners(
+    y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """A positive and a negative for each label, as places in a pool of labels that begins with
     these; and which of the labels have both.
 
@@ -69,7 +71,7 @@ def choose(y: Tensor, pool: Tensor, there: Tensor, rng: torch.Generator) -> tupl
     return torch.where(many > 0, place, itself).squeeze(2), (many > 0).all(dim=0).squeeze(1)
 
 
-def contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
+def partner_contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
     """Mean over anchors i of -(t / 0.07) 1/|S_i| sum_{j in S_i} log [e^{z_i z_j/t}
     / sum_k e^{z_i z_k/t}], where S_i are the items of i's class.
 
@@ -78,7 +80,7 @@ def contrast(anchors: Samples, items: Samples, temperature: float) -> Tensor:
 
     >>> z = torch.ones(4, 1)
     >>> four = Samples(z, torch.tensor([0, 0, 1, 1]), torch.ones(4))
-    >>> float(contrast(four, four, 0.07).exp())
+    >>> float(partner_contrast(four, four, 0.07).exp())
     4.0
     """
     counts = items.weight > 0
@@ -154,7 +156,7 @@ class ERAML(Replay):
         pool = torch.cat([stream.y, self.store.y])  # labels of batch and memory      (b + M + 1)
         there = torch.cat([stream.weight > 0, held])
         rng = self.trainer.rngs["draws"]
-        places, both = choose(stream.y, pool, there, rng)  #                     (2, b) (b)
+        places, both = draw_partners(stream.y, pool, there, rng)  #                     (2, b) (b)
         place, batch = places.flatten(), len(stream.y)
         in_stream = (place < batch).view(-1, *[1] * (stream.x.ndim - 1))
         x = torch.where(
@@ -164,7 +166,7 @@ class ERAML(Replay):
         )
         return Samples(x, pool.index_select(0, place), both.float().repeat(2))
 
-    def embedded(self, features: Tensor, samples: Samples) -> Samples:
+    def embed(self, features: Tensor, samples: Samples) -> Samples:
         """Unit features in the place of the samples, their mirror images included."""
         times = self.views_per_sample
         z = F.normalize(features.float())
@@ -190,9 +192,9 @@ class ERAML(Replay):
         self.trainer.note([replay_out], [replay])
 
         plain = (self.store.size == 0) | ~self.old.any()  # the first task, or an empty memory
-        metric = contrast(
-            self.embedded(of_stream, anchors),
-            self.embedded(of_partners, partners),
+        metric = partner_contrast(
+            self.embed(of_stream, anchors),
+            self.embed(of_partners, partners),
             self.temperature,
         )
         stream_loss = torch.where(plain, cross_entropy(stream_out, among=self.seen), metric)

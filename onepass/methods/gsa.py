@@ -196,8 +196,8 @@ class GSA(WithMemory):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.balance = Balance(len(self.seen), self.trainer.torch_device)
-        varied = gsa_variants.asked_for(self)
-        self.objective = gsa_variants.objective if varied else GSA.by_the_paper
+        varied = gsa_variants.departs_from_paper(self)
+        self.objective = gsa_variants.objective if varied else GSA.paper_objective
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -209,20 +209,21 @@ class GSA(WithMemory):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                          (b)
-        terms, outputs = self.objective(self, stream)  # `by_the_paper`, or the variant asked for
+        terms, outputs = self.objective(self, stream)  # `paper_objective`, or the variant asked for
         loss = reduce(torch.add, terms.values())  # eq. (15)
 
         self.keep(x, y)
         self.descend(loss)
         return Step.of(loss, *outputs, **terms)
 
-    def by_the_paper(self, stream: Samples) -> Objective:
+    def paper_objective(self, stream: Samples) -> Objective:
         """Returns T1, T2 and T3 of a stream batch X^new, and the outputs that they are of."""
         mix = self.store.mixed(stream)  # X^mix                                          (m)
         stream_out, mix_out = self.forward(stream, mix)  # logits              (b, C) (m, C)
-        self.balance.update(self.trained(stream_out, mix_out), self.seen)  # eq. (5), eq. (6)
+        measured = self.outputs_for_rates(stream_out, mix_out)
+        self.balance.update(measured, self.seen)  # eq. (5), eq. (6)
         w, log_v = self.rates()  # eq. (13)                                          (C) (C)
-        arrived = self.arrived(stream_out)  # S(X^new)                                   (C)
+        arrived = self.classes_in_batch(stream_out)  # S(X^new)                          (C)
         return self.terms(stream_out, mix_out, w, log_v, arrived), (stream_out, mix_out)
 
     def terms(
@@ -238,7 +239,7 @@ class GSA(WithMemory):
         t3 = mean(across, mix_out.weight)  # eq. (12)
         return {"T1": t1, "T2": t2, "T3": t3}
 
-    def trained(self, stream_out: Output, mix_out: Output) -> tuple[Output, Output]:
+    def outputs_for_rates(self, stream_out: Output, mix_out: Output) -> tuple[Output, Output]:
         """Returns what feeds the rates: X^new and X^mix, which has no weight in the first task,
         where at most a few of its samples train."""
         return stream_out, mix_out._replace(weight=mix_out.weight * self.old.any())
@@ -250,7 +251,7 @@ class GSA(WithMemory):
         log_v = log_class_scale(sums.task_positive, sums.task_negative)
         return w.float(), log_v.float()
 
-    def arrived(self, stream_out: Output) -> Tensor:
+    def classes_in_batch(self, stream_out: Output) -> Tensor:
         """Returns S(X^new), the new classes that the stream batch has, as a mask (C)."""
         new, y, weight = self.new, stream_out.y, stream_out.weight
         return new & (torch.zeros(len(new), device=new.device).index_add_(0, y, weight) > 0)

@@ -54,7 +54,7 @@ def released_weight(positive: Tensor, negative: Tensor) -> Tensor:
     return torch.where((positive == 0) & (negative == 0), 1.0, w)
 
 
-def shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def released_shares(size: int, new: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """How many of the places of X^mix are for old and for new classes: both rounded down, so that
     one place may stay empty."""
     return size * (seen - new) // seen, size * new // seen
@@ -114,7 +114,7 @@ class GSAReleased(WithMemory):
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
     ) -> MixedReservoir:
         return MixedReservoir(
-            self.memory, shape, dtype, rng, size=self.mix, shares=shares, fill=self.current
+            self.memory, shape, dtype, rng, size=self.mix, shares=released_shares, fill=self.current
         )
 
     def cost(self, batch: int) -> ImageCount:
@@ -133,11 +133,11 @@ class GSAReleased(WithMemory):
         twice = self.views.augmented(self.views(current.x))
         stream_out = self.trainer.output(self.model.train_forward(twice), current, lambda: twice)
         self.trainer.note([stream_out], [current])
-        self.pass_by(self.new_part(mix.x, size))
-        self.pass_by(mix.x)
+        self.update_statistics(self.new_samples_of_mix(mix.x, size))
+        self.update_statistics(mix.x)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)
-        self.pass_by_again(mix_out)
-        self.pass_by(x)
+        self.update_statistics_again(mix_out)
+        self.update_statistics(x)
         stream_loss = cross_entropy(stream_out, among=self.new)
         self.balance.update((mix_out,), self.seen)  # S+ and S- over X^mix of all tasks
         each = sample_cross_entropy(mix_out, among=self.seen)
@@ -149,21 +149,21 @@ class GSAReleased(WithMemory):
         return Step.of(loss, stream_out, mix_out, mix=mix_loss, stream=stream_loss)
 
     @torch.no_grad()
-    def pass_by(self, x: Tensor) -> None:
+    def update_statistics(self, x: Tensor) -> None:
         """Raw images through the network in training mode, for BatchNorm's statistics alone."""
         if self.extra_forwards:
             self.model.train_forward(self.views.normalise(x))
 
     @torch.no_grad()
-    def pass_by_again(self, out: Output) -> None:
+    def update_statistics_again(self, out: Output) -> None:
         """The same for views that were already forwarded."""
         if self.extra_forwards:
             self.model.train_forward(out.views)
 
-    def new_part(self, mix: Tensor, size: int) -> Tensor:
+    def new_samples_of_mix(self, mix: Tensor, size: int) -> Tensor:
         """The samples of new classes, which lie behind the old ones in X^mix, repeated to so many:
         how many they are is known on the device only."""
-        n_old, n_new = shares(len(mix), self.new.sum(), self.seen.sum())
+        n_old, n_new = released_shares(len(mix), self.new.sum(), self.seen.sum())
         place = torch.arange(size, device=self.trainer.torch_device) % n_new.clamp(min=1)
         return mix.index_select(0, (n_old + place).clamp(max=len(mix) - 1))
 

@@ -1,8 +1,8 @@
 """Where those settings of `gsa` act that the paper's objective does not need: other readings of the
 paper, what the released code does, and ablations.
 
-`objective` is `GSA.by_the_paper` with a place for each of them; a learner uses it as soon as one of
-them is not as in `PAPER`. They were compared with the paper's letter on CIFAR100:
+`objective` is `GSA.paper_objective` with a place for each of them; a learner uses it as soon as one
+of them is not as in `PAPER`. They were compared with the paper's letter on CIFAR100:
 
     forwards, statistics, new_classes    readings         results/readings-cifar100.md
     update                               a reading        not measured
@@ -44,17 +44,17 @@ PAPER: dict[str, Any] = {
 TERM_OF = {"new": "T1", "previous": "T2", "cross": "T3"}  # as the paper's ablations call them
 
 
-def asked_for(gsa: GSA) -> bool:
+def departs_from_paper(gsa: GSA) -> bool:
     """Returns whether a setting asks for anything but the paper's objective."""
     return any(getattr(gsa, name) != value for name, value in PAPER.items())
 
 
 def objective(gsa: GSA, stream: Samples) -> Objective:
-    """Returns what `GSA.by_the_paper` returns, with all settings."""
-    x_new, mix = batches(gsa, stream)
+    """Returns what `GSA.paper_objective` returns, with all settings."""
+    x_new, mix = stream_and_mix(gsa, stream)
     stream_out, mix_out = gsa.forward(x_new, mix, apart=gsa.forwards == "separate")
     w, log_v = measured_rates(gsa, stream_out, mix_out)
-    arrived = gsa.new if gsa.new_classes == "task" else gsa.arrived(stream_out)
+    arrived = gsa.new if gsa.new_classes == "task" else gsa.classes_in_batch(stream_out)
     terms = gsa.terms(stream_out, mix_out, w, log_v, arrived)
     if gsa.rivals == "all":
         terms |= against_all(gsa, mix_out, w)
@@ -63,17 +63,17 @@ def objective(gsa: GSA, stream: Samples) -> Objective:
     return terms, (stream_out, mix_out)
 
 
-def batches(gsa: GSA, stream: Samples) -> tuple[Samples, Samples]:
+def stream_and_mix(gsa: GSA, stream: Samples) -> tuple[Samples, Samples]:
     """Returns X^new, which samples of the memory may join, and X^mix."""
     if gsa.sampling == "random":
         return stream, gsa.store.draw(gsa.mix, fallback=stream)
     if not gsa.current:
         return stream, gsa.store.mixed(stream)
     mix, current = gsa.store.mixed_and_current(stream, gsa.current)
-    return stream.then(evened(stream, current, gsa.new) if gsa.even else current), mix
+    return stream.then(even_out(stream, current, gsa.new) if gsa.even else current), mix
 
 
-def evened(stream: Samples, current: Samples, new: Tensor) -> Samples:
+def even_out(stream: Samples, current: Samples, new: Tensor) -> Samples:
     """Returns `current` with as many of each new class at weight 1 as the stream batch has fewer
     of it than of the most frequent one, and the rest at weight 0."""
     counts = torch.zeros(len(new), device=new.device).index_add_(0, stream.y, stream.weight) * new
@@ -86,7 +86,7 @@ def evened(stream: Samples, current: Samples, new: Tensor) -> Samples:
 def measured_rates(gsa: GSA, stream_out: Output, mix_out: Output) -> tuple[Tensor, Tensor]:
     """Returns w and log v for this step, (C) both, with the step's gradients in the sums behind
     them or, with `update="after"`, without."""
-    measured = (mix_out,) if gsa.statistics == "mix" else gsa.trained(stream_out, mix_out)
+    measured = (mix_out,) if gsa.statistics == "mix" else gsa.outputs_for_rates(stream_out, mix_out)
     if gsa.update == "before":
         gsa.balance.update(measured, gsa.seen)
         return rates(gsa)
