@@ -105,8 +105,8 @@ def figure_command(
             test=test,
         )
         usual = {"tasks": data.usual_tasks(whole.name, whole.classes)}
-        table = streams.filled(streams.parse(_single_spec(drawn)), usual)
-        figures.draw_stream_map(streams.make(whole, table, seed=seed), output)
+        table = streams.with_defaults(streams.parse_stream(_single_spec(drawn)), usual)
+        figures.draw_stream_map(streams.make_stream(whole, table, seed=seed), output)
     print_text(str(output))
 
 

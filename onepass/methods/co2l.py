@@ -224,9 +224,9 @@ class Co2L(Replay):
         views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # I
         times = VIEWS * self.views_per_sample  # views of each sample
         rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
-        z = embedded(self.model, views)  # (times n, 128)
+        z = project_views(self.model, views)  # (times n, 128)
         with torch.no_grad():
-            held = embedded(self.previous.model, views)  # z'
+            held = project_views(self.previous.model, views)  # z'
 
         anchors = self.new.index_select(0, rows).to(weight.dtype)
         share = (weight * anchors).sum() / weight.sum()  # of anchors among all views
@@ -252,6 +252,6 @@ class Co2L(Replay):
         )
 
 
-def embedded(model: Classifier, views: Tensor) -> Tensor:
+def project_views(model: Classifier, views: Tensor) -> Tensor:
     """z of views, (n, 128)."""
     return project(model, model.features(views))

@@ -52,11 +52,11 @@ from onepass.learning.replay import Replay
 from onepass.nets import add_gradients, logits_with, parameters_after_step
 
 
-def highest(scores: Tensor, samples: Samples, count: int) -> Samples:
+def highest_scored(scores: Tensor, samples: Samples, count: int) -> Samples:
     """The samples of the highest scores; those of weight 0 come after all others.
 
     >>> some = Samples(torch.eye(3), torch.tensor([5, 6, 7]), torch.tensor([1.0, 1.0, 0.0]))
-    >>> highest(torch.tensor([0.1, 0.2, 0.3]), some, 2).y
+    >>> highest_scored(torch.tensor([0.1, 0.2, 0.3]), some, 2).y
     tensor([6, 5])
     """
     chosen = scores.masked_fill(samples.weight == 0, -torch.inf).topk(count).indices
@@ -123,7 +123,7 @@ class MIR(Replay):
 
         candidates = self.store.draw(self.candidates, fallback=stream)  #         (c)
         harm = self.interference(candidates, g)  # s                              (c)
-        replay = highest(harm, candidates, self.replay)  # X^buf                  (m)
+        replay = highest_scored(harm, candidates, self.replay)  # X^buf                  (m)
         (replay_out,) = self.forward(replay)  # logits                            (m, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)
 

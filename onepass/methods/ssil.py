@@ -47,12 +47,12 @@ from onepass.learning.replay import Replay
 from onepass.nets.optimisers import pad_rows
 
 
-def within_groups(logits: Tensor, group: Tensor) -> Tensor:
+def group_log_softmax(logits: Tensor, group: Tensor) -> Tensor:
     """The logarithm of a softmax within each group of classes, (n, C). `group` (C) names each
     class's group by one of its rows.
 
     >>> logits, group = torch.tensor([[3.0, 3.0, 5.0]]), torch.tensor([0, 0, 2])
-    >>> within_groups(logits, group).exp()
+    >>> group_log_softmax(logits, group).exp()
     tensor([[0.5000, 0.5000, 1.0000]])
     """
     place = group.expand_as(logits)
@@ -66,8 +66,8 @@ def within_groups(logits: Tensor, group: Tensor) -> Tensor:
 def task_distillation(out: Output, taught: Tensor, group: Tensor, temperature: float) -> Tensor:
     """T^2 times the mean of the sum over groups of KL(softmax(taught / T) || softmax(o / T)), each
     softmax within its group; a class that is a group by itself adds nothing."""
-    own = within_groups(out.logits / temperature, group)
-    theirs = within_groups(taught / temperature, group)
+    own = group_log_softmax(out.logits / temperature, group)
+    theirs = group_log_softmax(taught / temperature, group)
     divergence = (theirs.exp() * (theirs - own)).sum(dim=1)  # (n)
     return temperature**2 * mean(divergence, out.weight)
 

@@ -283,7 +283,7 @@ class Job:
 
         info = registry.get(self.method)
         asked = self.stream_of(data.usual_tasks(dataset.name, dataset.classes))
-        stream = streams.make(dataset, asked, seed=self.seed)
+        stream = streams.make_stream(dataset, asked, seed=self.seed)
         if info.one_task and len(stream.tasks) > 1:
             raise InputError(
                 f"{self.method!r} learns all classes as one task, but stream {asked['stream']!r} "
@@ -300,7 +300,7 @@ class Job:
         if registry.get(self.method).one_task:  # whatever was asked
             asked.pop("tasks", None)
             usual = {"tasks": 1}
-        return streams.filled(asked, usual)
+        return streams.with_defaults(asked, usual)
 
     def asked_of_stream(self) -> dict[str, Any]:
         """What the stream's line and the arguments beside it say together."""
@@ -308,7 +308,7 @@ class Job:
         usual = {one.name: one.default for one in fields(self) if one.name in names}
         given = {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
         del usual["tasks"]  # depends on the data
-        return streams.asked(self.stream, given, usual)
+        return streams.parse_with_options(self.stream, given, usual)
 
     def arguments(self, stream: Stream) -> dict[str, Any]:
         """Constructor defaults, then the preset, then what was set by hand."""

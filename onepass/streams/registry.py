@@ -44,7 +44,7 @@ def stream(key: str) -> Callable[[type[S]], type[S]]:
         info = StreamInfo(key, made, arguments, defaults, seeded="seed" in parameters)
         STREAMS.add(key, info, defined=made)
         made.key = key
-        _record_what_is_asked(made, arguments)
+        _record_arguments(made, arguments)
         return made
 
     return register
@@ -62,7 +62,7 @@ def _arguments(key: str, made: type[Stream]) -> dict[str, Any]:
     return {name: hints[name] for name in own}
 
 
-def _record_what_is_asked(made: type[Stream], arguments: dict[str, Any]) -> None:
+def _record_arguments(made: type[Stream], arguments: dict[str, Any]) -> None:
     """After the constructor, `spec` has the values of its arguments, and `derived` the seed."""
     construct = made.__init__
     signature = inspect.signature(construct)
