@@ -106,7 +106,9 @@ def bench(
             found = benchmarks.measure(case)
             rows.append(_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": count, **environment.surroundings()}))
+                typer.echo(
+                    json.dumps({**found, "threads": count, **environment.describe_environment()})
+                )
     if not as_json:
         terminal_table.show_rows(rows, columns)
 

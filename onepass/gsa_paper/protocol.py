@@ -50,7 +50,7 @@ def what_was_chosen(result: Result) -> Variant:
     # a variant leaves out what is as in the preset: there the data decided nothing
     as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}
     try:
-        same = replace(alone, settings=as_preset | settings).choices == alone.choices
+        same = replace(alone, settings=as_preset | settings).non_defaults == alone.non_defaults
     except InputError:  # a setting of another version
         same = False
     if same and _has_changed(alone, result):
