@@ -44,8 +44,8 @@ from onepass.learning.image_counts import images_of
 from onepass.learning.network_copies import LONGEST, WeightAverage
 from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
 from onepass.nets import has_training_norms, recalibrated_copy
-from onepass.runs.environment import surroundings
-from onepass.runs.resources import Supplies
+from onepass.runs.environment import describe_environment
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -201,8 +201,8 @@ def main() -> None:
     given = vars(parser.parse_args())
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
-    supplies = Supplies()
-    stream, plain = job.make(supplies.dataset(job))
+    resources = RunResources()
+    stream, plain = job.make(resources.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     every = job.score_every(stream) or len(stream)
     scores = Scores(stream, every)
@@ -220,7 +220,7 @@ def main() -> None:
     }
     costs = {"images": images_of(learner, job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
-    print(json.dumps({**whole, **surroundings()}), flush=True)
+    print(json.dumps({**whole, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

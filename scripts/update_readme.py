@@ -16,7 +16,7 @@ from onepass.learning.registry import MethodInfo
 from onepass.report.layout import make_table
 from onepass.report.rows import summarise
 from onepass.report.table import Table, markdown
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 HIDDEN = ("variant", "dataset", "steps/s")  # with the method; the same for all; of one machine

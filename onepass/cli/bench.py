@@ -111,7 +111,9 @@ def bench_command(
             found = benchmarks.measure(case)
             rows.append(_table_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": count, **environment.surroundings()}))
+                typer.echo(
+                    json.dumps({**found, "threads": count, **environment.describe_environment()})
+                )
     if not as_json:
         terminal_table.print_rows(rows, columns)
 

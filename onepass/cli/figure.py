@@ -12,7 +12,7 @@ from onepass import data, streams
 from onepass.base.errors import InputError
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, expect_one_of, print_text
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.spec import Job
 
 PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")

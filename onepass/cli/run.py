@@ -204,15 +204,15 @@ def run_command(
     ]
     if deterministic:
         devices.allow_determinism()
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
-    supplies = Supplies()
-    jobs = [supplies.known(job) if job.is_own else job for job in jobs]
+    resources = RunResources()
+    jobs = [resources.with_fingerprint(job) if job.has_own_data else job for job in jobs]
     _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
     options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
-    executor = executors.choose(jobs, parse_jobs_at_once(jobs_at_once))
+    executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     if as_json:
         _run_jobs(jobs, options, executor, fail_fast, as_json)
     else:

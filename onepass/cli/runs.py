@@ -19,8 +19,8 @@ from onepass.cli.app import app, messages, print_text
 from onepass.cli.options import Paths, Where
 from onepass.runs import lines
 from onepass.runs.details import details, differences, outcomes
-from onepass.runs.find import FoundRun, find, find_one
-from onepass.runs.query import check_keys, chosen, results
+from onepass.runs.find import FoundRun, find_run, find_runs
+from onepass.runs.query import expect_known_keys, find_results, matching_runs
 
 runs_app = typer.Typer(
     help="Runs in folders and as lines: list, show, compare, export.",
@@ -54,10 +54,10 @@ def list_runs(
     """Show every run: finished, broken (no result yet) or damaged."""
     keys = [key.strip() for key in columns.split(",")]
     with _garbage_collection_paused():
-        found = [run for run in find(*paths) if not run.foreign or _is_in_named_file(run, paths)]
+        found = [run for run in find_runs(*paths) if not run.foreign or _is_in_named_file(run, paths)]
         if columns != COLUMNS:
-            check_keys(found, keys)
-        shown = chosen(found, where or [], sort)
+            expect_known_keys(found, keys)
+        shown = matching_runs(found, where or [], sort)
         if as_json:
             typer.echo("".join(f"{_as_json(run, keys)}\n" for run in shown), nl=False)
         else:
@@ -71,7 +71,7 @@ def list_runs(
 def _is_in_named_file(run: FoundRun, paths: Sequence[Path]) -> bool:
     """Returns whether a line lies in a file that was named: then one that is no run is shown as
     damaged, and not passed over."""
-    return (lines.file_of(run.where) or "") in map(str, paths)
+    return (lines.file_of_line(run.where) or "") in map(str, paths)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def show_run(
     as_json: AsJson = False,
 ) -> None:
     """Show all that is known of one run."""
-    found = find_one(run, paths or ())
+    found = find_run(run, paths or ())
     known = details(found)
     if as_json:
         typer.echo(json.dumps({"where": found.where, "state": found.state, **known}))
@@ -172,7 +172,7 @@ def diff_runs(
     as_json: AsJson = False,
 ) -> None:
     """Show what was asked otherwise of two runs, and what came of each."""
-    a, b = find_one(one), find_one(other)
+    a, b = find_run(one), find_run(other)
     asked, came = differences(a, b), outcomes(a, b)
     if as_json:
         typer.echo(json.dumps({"differences": asked, "results": came}))
@@ -197,5 +197,5 @@ def export_runs(
     """Write all results into one file, a row for each run."""
     from onepass.report.export import export_results
 
-    count = export_results(results(*paths), output)
+    count = export_results(find_results(*paths), output)
     print_text(f"{output}: {count} runs")

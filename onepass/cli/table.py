@@ -15,7 +15,7 @@ from onepass.gsa_paper import tables as paper
 from onepass.report import layout, rows
 from onepass.report.pivot import PIVOTS
 from onepass.report.table import FORMATS, Table, plain_cell, plain_notes
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.result import Result
 
 TEXT, PUBLISHED = "text", "published"

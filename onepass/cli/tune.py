@@ -19,7 +19,7 @@ from onepass.tuning.tune import TuneListener
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
-    from onepass.tuning.search import Standing
+    from onepass.tuning.search import SearchProgress
 
 
 @app.command(
@@ -132,7 +132,7 @@ class SearchDisplay(TuneListener):
         if kind is KeyboardInterrupt:
             messages.print("the same command goes on with the search")
 
-    def started(self, standing: Standing) -> None:
+    def started(self, standing: SearchProgress) -> None:
         self.whole = self.bars.add_task(self.name, total=self.trials, note="")
         self.bars.start()
         self.ended(standing)
@@ -144,13 +144,13 @@ class SearchDisplay(TuneListener):
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
 
-    def ended(self, standing: Standing) -> None:
+    def ended(self, standing: SearchProgress) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
         self.bars.update(self.whole, completed=standing.ended, note=printable(_best_note(standing)))
 
 
-def _best_note(standing: Standing) -> str:
+def _best_note(standing: SearchProgress) -> str:
     if standing.settings is None:
         return ""
     settings = " ".join(f"{name}={value}" for name, value in standing.settings.items())

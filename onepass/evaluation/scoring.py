@@ -14,7 +14,7 @@ from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
 
-def check_prequential(learner: Learner | type[Learner]) -> None:
+def expect_untrained_scores(learner: Learner | type[Learner]) -> None:
     """Raises an InputError for a method that would train anew before each batch."""
     if learner.traits.trains_to_score:
         raise InputError(
@@ -23,7 +23,7 @@ def check_prequential(learner: Learner | type[Learner]) -> None:
         )
 
 
-def first_scorable(stream: Stream) -> int:
+def first_scorable_step(stream: Stream) -> int:
     """After how many batches there is something to score."""
     tested = set(stream.dataset.test_y.tolist())
     steps = range(len(stream))

@@ -39,7 +39,7 @@ def plan_runs(
     found = {}
     for priority, name in enumerate(EXPERIMENTS):
         file = _file(name, dataset)
-        planned = sweep_file.read(file, device=device, data_root=data_root)
+        planned = sweep_file.read_sweep_file(file, device=device, data_root=data_root)
         jobs = _on_dataset(dataset, [one.job for one in planned])
         wanted = [job for job in jobs if job.seed < seeds and (costly or job.method not in COSTLY)]
         found[name] = sweep_file.without_repeats([PlannedRun(job, priority) for job in wanted])

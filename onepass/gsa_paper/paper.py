@@ -12,7 +12,7 @@ from onepass.base.errors import InputError, UnknownNameError
 from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
-from onepass.sweeps.run import SweepListener, SweptRun, complete
+from onepass.sweeps.run import SweepListener, SweptRun, complete_runs
 from onepass.sweeps.sweep_file import PlannedRun
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def paper(
     folder = Path(out)
     every = [run for some in planned.values() for run in some]
     options = RunOptions(folder / "runs", resume=True)
-    runs = complete(every, options, jobs=jobs, listener=listener)
+    runs = complete_runs(every, options, jobs=jobs, listener=listener)
     results = {run.name: run.result for run in runs if run.result}
     written = page.write_page(
         {of: _results_of(some, results) for of, some in planned.items()},

@@ -52,7 +52,7 @@ def learning_variant(result: Result) -> Variant:
         name: format_setting(value) for name, value in alone.chosen_preset().settings.items()
     }
     try:
-        same = replace(alone, settings=as_preset | settings).choices == alone.choices
+        same = replace(alone, settings=as_preset | settings).non_defaults == alone.non_defaults
     except InputError:  # a setting of another version
         same = False
     if same and _preset_has_changed(alone, result):

@@ -26,16 +26,16 @@ FIELDS = {
 
 def has_probe_lines(result: Result, probe: str) -> bool:
     """Whether this probe saw the whole run, and its lines are there: a line of results has none."""
-    if lines.file_of(result.out) or probe in result.dropped:
+    if lines.file_of_line(result.out) or probe in result.dropped:
         return False
     return RunFolder(Path(result.out)).lines_file(probe).is_file()
 
 
 def read_probe_lines(result: Result, probe: str) -> list[dict[str, Any]]:
     """The lines of a probe in a run's folder."""
-    if file := lines.file_of(result.out):
+    if file := lines.file_of_line(result.out):
         raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
-    found = RunFolder(Path(result.out)).said_by(probe)
+    found = RunFolder(Path(result.out)).probe_lines(probe)
     if found is None:
         raise InputError(f"{result.out} was run without --probe {probe}")
     for lacking in (FIELDS[probe] - line.keys() for line in found):

@@ -94,7 +94,7 @@ def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 def _check_points(groups: dict[str, list[Result]]) -> None:
     for result in (one for group in groups.values() for one in group):
-        if file := lines.file_of(result.out):
+        if file := lines.file_of_line(result.out):
             raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
 
 

@@ -18,7 +18,7 @@ from onepass.runs.spec import Job
 from onepass.streams import Stream
 
 
-def result_of(
+def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
     """Returns the result of a run that has come to its end."""
@@ -71,7 +71,7 @@ def result_of(
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
         device=learner.trainer.torch_device.type,
-        gpu=gpu_of(learner),
+        gpu=gpu_name(learner),
         threads=job.threads,
         params_sha256=learner.params_sha256(),
         state_sha256=learner.state_sha256(),
@@ -87,7 +87,7 @@ def plain_settings(learner: Learner) -> dict[str, Any]:
     return {name: _plain(value) for name, value in chosen.items()}
 
 
-def gpu_of(learner: Learner) -> str | None:
+def gpu_name(learner: Learner) -> str | None:
     cuda = learner.trainer.torch_device.type == "cuda"
     return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
 

@@ -185,7 +185,7 @@ def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
         raise AssertionError(f"{group} was looked for")
 
     monkeypatch.setattr(plugins, "installed_entry_points", asked)
-    assert JOB.on(data.load("synthetic")).folder_name
+    assert JOB.with_data(data.load("synthetic")).folder_name
     stream, learner = JOB.make(data.load("synthetic"))
     learner.prepare(stream.dataset.train_x.shape[1:], torch.uint8)
     with pytest.raises(AssertionError, match=r"onepass\.methods was looked for"):

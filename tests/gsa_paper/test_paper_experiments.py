@@ -28,7 +28,7 @@ def test_every_section_has_its_runs():
 
 @pytest.mark.parametrize("experiment", ["fig1", "fig7", "ablations"])
 def test_on_the_dataset_of_a_file_they_are_those_of_the_file(experiment):
-    planned = sweep_file.read(ROOT / "experiments" / f"{experiment}.toml")
+    planned = sweep_file.read_sweep_file(ROOT / "experiments" / f"{experiment}.toml")
     for seeds in (1, 3):
         theirs = {
             one.job.folder_name
@@ -70,7 +70,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(given, tmp_pa
 def test_what_cannot_be_made_is_said_and_the_rest_is_there(tmp_path):
     """Here all but one section lack their runs."""
     assert onepass("run", "er", "--dataset", "synthetic", "--out", tmp_path / "r").status == 0
-    (result,) = query.results(tmp_path / "r")
+    (result,) = query.find_results(tmp_path / "r")
     nothing = {name: [] for name in experiments.EXPERIMENTS}
     written = page.write_page({**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n")
     text = written.read_text()

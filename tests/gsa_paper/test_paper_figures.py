@@ -21,7 +21,7 @@ from onepass.gsa_paper import figures as paper_figures
 from onepass.gsa_paper.proposition import DecomposedLoss, decompose
 from onepass.gsa_paper.rates import GradientRates
 from onepass.report import figures
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.variant import Variant
 
 SWEEP = """
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
     out = folder / "runs"
     asked = ("sweep", folder / "sweep.toml", "--out", out, "--checkpoint", "none")
     with pytest.MonkeyPatch.context() as patch:  # in this process, which is faster
-        patch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+        patch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
         done = onepass(*asked, "--device", "cpu")
     assert done.status == 0, done.err
     return out

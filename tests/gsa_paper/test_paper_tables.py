@@ -225,7 +225,7 @@ def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -
 
 def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
     """The whole too, as the variant that says nothing, with all seeds that the parts have."""
-    planned = sweep_file.read(ROOT / "experiments/ablations.toml", device="cpu")
+    planned = sweep_file.read_sweep_file(ROOT / "experiments/ablations.toml", device="cpu")
     seeds: dict[str, set[int]] = {}
     for job in (one.job for one in planned):
         seeds.setdefault(str(job.variant.without(*protocol.EXECUTION)), set()).add(job.seed)

@@ -3,7 +3,7 @@
 import onepass
 from onepass import ClassIncremental
 from onepass.base.settings import construct, setting_names
-from onepass.evaluation.loop import Tick, walk
+from onepass.evaluation.loop import Tick, learn_and_score
 from onepass.learning import registry
 
 
@@ -22,6 +22,6 @@ def small(key, **settings):
 
 
 def live(learner, stream, first=0, past=None):
-    for tick in walk(learner, stream, start=Tick(first, 0, 0.0)):
+    for tick in learn_and_score(learner, stream, start=Tick(first, 0, 0.0)):
         if tick.step == past:
             return

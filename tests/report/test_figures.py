@@ -16,7 +16,7 @@ from reported import METHODS, changed, rows
 
 from onepass.report import figures
 from onepass.runs.folder import RunFolder
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])

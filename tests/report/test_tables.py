@@ -254,7 +254,7 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
 
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
-    (result, *_) = query.results(runs)
+    (result, *_) = query.find_results(runs)
     made = layout.make_table(tables.summarise([replace(result, steps_per_second=0.3712)]))
     assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
