@@ -54,7 +54,9 @@ def list_runs(
     """Show every run: finished, broken (no result yet) or damaged."""
     keys = [key.strip() for key in columns.split(",")]
     with _garbage_collection_paused():
-        found = [run for run in find_runs(*paths) if not run.foreign or _is_in_named_file(run, paths)]
+        found = [
+            run for run in find_runs(*paths) if not run.foreign or _is_in_named_file(run, paths)
+        ]
         if columns != COLUMNS:
             expect_known_keys(found, keys)
         shown = matching_runs(found, where or [], sort)

@@ -142,7 +142,9 @@ def find_run(name: str, paths: Sequence[Path] = ()) -> FoundRun:
         if not found:
             raise RunError(f"there is no line {name}")
     elif folder.is_dir():
-        found = list(_run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parse_json))
+        found = list(
+            _run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parse_json)
+        )
         if not found:
             raise RunError(f"{name} is not a run's folder; onepass runs list shows what is in it")
     else:

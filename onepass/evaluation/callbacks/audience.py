@@ -68,7 +68,7 @@ class Audience(Listener):
             if one.key in state:
                 self._call(one, "load_state_dict", state[one.key])
 
-    def take_lines(self) -> dict[str, list[str]]:
+    def take_lines_by_key(self) -> dict[str, list[str]]:
         """What each has said since, by its key; those that were dropped since, too."""
         return {one.key: one.take_lines() for one in self.listeners}
 
