@@ -536,7 +536,7 @@ def test_a_cache_that_may_only_be_read_serves(source, entry, monkeypatch):
     def refuse(path, *, wait):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(cache, "locked", refuse)
+    monkeypatch.setattr(cache, "locked_file", refuse)
     assert len(onepass.load(str(source)).train_y) == 24
     shutil.rmtree(entry)
     with pytest.raises(WriteError, match="Permission denied"):

@@ -148,7 +148,7 @@ def in_a_missing_folder(file: Path) -> None:
     [
         (linked, "it is a link to another file"),
         (in_a_missing_folder, "No such file or directory"),
-        (lambda file: file.write_text('{"a": 1}\nremember the milk'), "its last line is no JSON"),
+        (lambda file: file.write_text('remember the milk'), "its last line is no JSON"),
         (lambda file: file.write_text("") or file.chmod(0o400), "Permission denied"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_file_that_cannot_grow_is_refused_before_the_first_run(
     prepare: Callable[[Path], object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Path] = []
-    monkeypatch.setattr("onepass.runs.execute.run", lambda job, out, **_: begun.append(out))
+    monkeypatch.setattr("onepass.runs.execute.run_job", lambda job, out, **_: begun.append(out))
     opened = os.open
 
     def open_as_another_user(path: Path, flags: int, mode: int = 0o777) -> int:
@@ -188,7 +188,7 @@ def test_a_run_whose_line_cannot_be_added_is_kept_and_named(
     kept = Path(str(told.value).rpartition(" kept in ")[2])
     assert kept.is_relative_to(tmp_path)
     monkeypatch.undo()
-    (result,) = query.results(kept)
+    (result,) = query.find_results(kept)
     assert (result.method, result.seed) == ("er", 0)
 
 
