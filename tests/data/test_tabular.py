@@ -105,7 +105,7 @@ def test_numbers_of_a_parquet_and_of_a_csv_are_the_same_classes(tmp_path):
 def test_a_quote_that_is_not_closed_is_named(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('x,label\n1,"rose"\n2,"iris\n3,rose\n')
-    with pytest.raises(DataError, match="a quote .* is not closed"):
+    with pytest.raises(DataError, match=r"a quote .* is not closed"):
         onepass.load(path, label="label", test_fraction=0.5)
 
 

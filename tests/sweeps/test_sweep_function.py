@@ -148,7 +148,7 @@ def in_a_missing_folder(file: Path) -> None:
     [
         (linked, "it is a link to another file"),
         (in_a_missing_folder, "No such file or directory"),
-        (lambda file: file.write_text('remember the milk'), "its last line is no JSON"),
+        (lambda file: file.write_text("remember the milk"), "its last line is no JSON"),
         (lambda file: file.write_text("") or file.chmod(0o400), "Permission denied"),
     ],
 )
