@@ -46,13 +46,13 @@ imports: .venv/.test-installed  ## Imports go one way
 unit: .venv/.test-installed  ## Tests and doctests, on all cores
 	$(BIN)/python -m pytest -n auto -q -m "not slow"
 
-README_RUNS = --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/readme
-table: .venv/.installed  ## The README's picture and its table of all methods, made anew (minutes)
-	rm -rf runs/readme
-	$(BIN)/onepass run finetune er gsa gsa-released joint $(README_RUNS)
-	$(BIN)/onepass figure accuracy runs/readme -o docs/accuracy.png
-	$(BIN)/onepass run all $(README_RUNS) --resume
-	$(BIN)/python scripts/update_readme.py runs/readme
+DIGITS_RUNS = --dataset digits --memory 100 --seeds 5 --jobs auto --out runs/methods
+table: .venv/.installed  ## Remake the table and the picture in docs/methods.md (minutes)
+	rm -rf runs/methods
+	$(BIN)/onepass run finetune er gsa gsa-released joint $(DIGITS_RUNS)
+	$(BIN)/onepass figure accuracy runs/methods -o docs/accuracy.png
+	$(BIN)/onepass run all $(DIGITS_RUNS) --resume
+	$(BIN)/python scripts/update_methods_page.py runs/methods
 
 results: .venv/.installed  ## The tables on the pages in results/, made anew from the lines there
 	$(BIN)/python scripts/update_results.py
