@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "results", "examples", "benchmarks", "experiments")
+NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in ROOT.glob(f"{name}/**/*.md"))]
 )
@@ -22,7 +24,17 @@ CODE = re.compile(r"`+[^`]*`+")
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]+)>?[^()]*\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$", re.MULTILINE)
 FILE = re.compile(r"`((?:onepass|tests|scripts|benchmarks|examples|docs|experiments)/[\w./-]+\w)`")
+SOURCE = re.compile(r"`(\w+(?:/\w+)+\.py)\b")
 DEFINITION = re.compile(r"`([\w/]+\.py):([\w.]+)`")
+
+
+def text_of(page: Path) -> str:
+    """Returns the text of a page, or of the markdown cells of a notebook."""
+    text = page.read_text("utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells)
 
 
 def links(text: str) -> list[str]:
@@ -55,9 +67,9 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, NOTEBOOK], ids=name)
 def test_every_relative_link_and_anchor_leads_somewhere(page: Path) -> None:
-    relative = [link for link in links(page.read_text("utf-8")) if not re.match(r"\w+:", link)]
+    relative = [link for link in links(text_of(page)) if not re.match(r"\w+:", link)]
     assert [link for link in relative if is_broken(page, link)] == []
 
 
@@ -85,10 +97,15 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_functions_that_contributing_names_exist() -> None:
+def test_modules_and_functions_that_contributing_names_exist() -> None:
     """They are written `learning/learner.py:Learner.learn`, below the package."""
-    named = DEFINITION.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named, modules = DEFINITION.findall(text), SOURCE.findall(text)
     assert named
+    assert modules
+    roots = (ROOT / "onepass", ROOT)
+    missing = [path for path in modules if not any((root / path).exists() for root in roots)]
+    assert [path for path in missing if "yours" not in path] == []
     assert [f"{path}:{dotted}" for path, dotted in named if not is_defined(path, dotted)] == []
 
 
