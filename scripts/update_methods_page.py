@@ -14,10 +14,10 @@ from pathlib import Path
 
 from onepass.learning import registry
 from onepass.learning.registry import MethodInfo
-from onepass.report.layout import grid
+from onepass.report.layout import make_table
 from onepass.report.rows import summarise
 from onepass.report.table import Table, markdown
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 # `variant` is appended to the method, `dataset` never varies, `steps/s` depends on the machine
@@ -44,7 +44,7 @@ def table(runs: Path) -> str:
         variant = row[header.index("variant")] if "variant" in header else ""
         return row[0] + (f" ({variant})" if variant else "") + remark(infos[row[0]])
 
-    full = grid(summarise(read(runs)))
+    full = make_table(summarise(read(runs)))
     header = full.header
     columns = [index for index, name in enumerate(header) if name not in HIDDEN]
     rows = [

@@ -49,7 +49,7 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import combined, of_free_rows
+from onepass.nets import add_gradients, zero_frozen_rows
 
 
 def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) -> list[Tensor]:
@@ -62,7 +62,7 @@ def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) ->
     g, r = (torch.cat([one.flatten() for one in each]) for each in (gradient, reference))
     square = torch.dot(r, r).clamp(min=torch.finfo(r.dtype).tiny)
     factor = torch.dot(g, r).clamp(max=0) / square * applies
-    return combined(gradient, reference, -factor)
+    return add_gradients(gradient, reference, -factor)
 
 
 @method(
@@ -107,7 +107,7 @@ class AGEM(Replay):
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf       (r)
         (replay_out,) = self.forward(replay)  # logits                (r, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)  # 0, and r = 0, while it is empty
-        r = of_free_rows(self.model, self.trainer.gradients(replay_loss))
+        r = zero_frozen_rows(self.model, self.trainer.gradients(replay_loss))
 
         later_task = self.old.any()
         self.keep(x, y)

@@ -87,12 +87,12 @@ def shapley(evaluation: Samples, candidates: Samples, k: int) -> Tensor:
     return knn_shapley(far, (evaluation.y.unsqueeze(1) == candidates.y) & ~absent, k)
 
 
-def replaced(value: Tensor, stored: int) -> Tensor:
+def replacements(value: Tensor, stored: int) -> Tensor:
     """For each newcomer, behind `stored` others, which of these it replaces; `stored`, if none.
 
     As many as there are newcomers go, those of the lowest value; of equals the last.
 
-    >>> replaced(torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.0]), stored=3)
+    >>> replacements(torch.tensor([0.5, 0.1, 0.4, 0.2, 0.3, 0.0]), stored=3)
     tensor([3, 1, 3])
     """
     gone = value.argsort(descending=True, stable=True)[stored:].sort().values
@@ -193,7 +193,7 @@ class ASER(Replay):
         slots = self.store.round_robin_slots(
             min(self.eligible + self.half, self.memory)
         )  # C, then E
-        candidates, evaluation, new = self.embedded(slots, self.eligible, stream)
+        candidates, evaluation, new = self.embed(slots, self.eligible, stream)
         helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}    (C)
         intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}    (C)
         count = min(self.replay, len(helps))
@@ -218,13 +218,13 @@ class ASER(Replay):
             self.half
         )  # E                                     (h)
         slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
-        evaluation, stored, new = self.embedded(torch.cat([judges, slots]), self.half, stream)
+        evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
         values = shapley(evaluation.then(new), candidates, self.neighbours)  #    (h + b, h + b)
         # stream samples judge only if they find no slot and their class is rare in the memory
         heard = F.pad((waits & self.is_rare(stream.y)).float(), (self.half, 0), value=1.0)
         value = (heard @ values).masked_fill(candidates.weight == 0, -torch.inf)  #   (h + b)
-        loser = replaced(value, stored=self.half)  # whom each newcomer replaces      (b)
+        loser = replacements(value, stored=self.half)  # whom each newcomer replaces      (b)
         places = F.pad(slots, (0, 1), value=self.memory).index_select(0, loser)
         self.store.write(places, stream.x, stream.y)
 
@@ -236,7 +236,7 @@ class ASER(Replay):
         )
         return share < uniform / self.seen.sum()
 
-    def embedded(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
+    def embed(self, slots: Tensor, first: int, stream: Samples) -> list[Samples]:
         """Features in the place of samples: those in the first so many slots, in the others, and
         of the stream batch, from one forward."""
         x = torch.cat([self.store.x.index_select(0, slots), stream.x])

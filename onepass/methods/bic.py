@@ -64,7 +64,7 @@ NEWTON_STEPS = 50
 HALVINGS = 30
 
 
-def fitted(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tuple[float, float]:
+def fit_correction(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tuple[float, float]:
     """a and b: the minimum over both of the mean cross-entropy of logits (n, C) of which the `new`
     ones (a mask) become a o + b, plus decay/2 (b^2 + (a - 1)^2).
 
@@ -72,7 +72,7 @@ def fitted(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tuple[float,
 
     >>> new, y = torch.tensor([False, True]), torch.tensor([0, 0, 1, 1])
     >>> logits = torch.tensor([[0.0, 2.0], [0.0, 4.0], [0.0, 2.0], [0.0, 4.0]])
-    >>> a, b = fitted(logits, y, new, 1e-9)
+    >>> a, b = fit_correction(logits, y, new, 1e-9)
     >>> abs(a) < 1e-6, abs(b) < 1e-6  # nothing tells the two classes apart
     (True, True)
     """
@@ -104,7 +104,7 @@ def fitted(logits: Tensor, y: Tensor, new: Tensor, decay: float) -> tuple[float,
     return a, b
 
 
-class Correction(StatefulPart):
+class LogitCorrection(StatefulPart):
     """What the logits are multiplied by and what is then added, (C) each: those of the running
     task's end, and those with which the previous network was left."""
 
@@ -131,13 +131,13 @@ class Correction(StatefulPart):
             setattr(self, name, F.pad(held, (0, rows - len(held)), value=born))
 
 
-class Corrected(nn.Module):
+class BiasCorrected(nn.Module):
     """A network whose logits are corrected."""
 
     factor: Tensor
     shift: Tensor
 
-    def __init__(self, net: Classifier, correction: Correction) -> None:
+    def __init__(self, net: Classifier, correction: LogitCorrection) -> None:
         super().__init__()
         self.net = net
         self.register_buffer("factor", correction.factor.clone())
@@ -185,7 +185,7 @@ class BiC(Replay):
     store: FilteredReservoir = field(init=False)
     held_out: HeldOutSet = field(init=False)
     previous: PreviousNetwork = field(init=False)
-    correction: Correction = field(init=False)
+    correction: LogitCorrection = field(init=False)
     _held: Tensor = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -220,7 +220,7 @@ class BiC(Replay):
         places = self.memory - self.store.capacity
         self.held_out = HeldOutSet(places, shape, dtype, self.trainer.rngs["draws"])
         self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
-        self.correction = Correction(len(self.seen), self.trainer.torch_device)
+        self.correction = LogitCorrection(len(self.seen), self.trainer.torch_device)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
@@ -272,7 +272,7 @@ class BiC(Replay):
         self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
         # a small problem, of many small steps: faster on the host
         new = self.new[: len(self.classes)].cpu()
-        self.correction.set(self.new, *fitted(logits.cpu(), y.cpu(), new, self.decay))
+        self.correction.set(self.new, *fit_correction(logits.cpu(), y.cpu(), new, self.decay))
 
     def scorer(self) -> nn.Module:
-        return Corrected(self.trainer.answering, self.correction)
+        return BiasCorrected(self.trainer.answering, self.correction)

@@ -63,7 +63,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import ByFeatures, Classifier, projected, projection
+from onepass.nets import Classifier, FeatureClassifier, project, projection_head
 
 VIEWS = 2
 BASE_TEMPERATURE = 0.07
@@ -207,7 +207,7 @@ class Co2L(Replay):
             require(self, name, getattr(self, name) > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        return {"projection": projection(features, rng)}
+        return {"projection": projection_head(features, rng)}
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -224,9 +224,9 @@ class Co2L(Replay):
         views = torch.cat([self.views(samples.x) for _ in range(VIEWS)])  # I
         times = VIEWS * self.views_per_sample  # views of each sample
         rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
-        z = embedded(self.model, views)  # (times n, 128)
+        z = project_views(self.model, views)  # (times n, 128)
         with torch.no_grad():
-            held = embedded(self.previous.model, views)  # z'
+            held = project_views(self.previous.model, views)  # z'
 
         anchors = self.new.index_select(0, rows).to(weight.dtype)
         share = (weight * anchors).sum() / weight.sum()  # of anchors among all views
@@ -247,11 +247,11 @@ class Co2L(Replay):
         held = int(self.store.size)
         features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
         self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return ByFeatures(
+        return FeatureClassifier(
             self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
         )
 
 
-def embedded(model: Classifier, views: Tensor) -> Tensor:
+def project_views(model: Classifier, views: Tensor) -> Tensor:
     """z of views, (n, 128)."""
-    return projected(model, model.features(views))
+    return project(model, model.features(views))

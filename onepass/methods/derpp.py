@@ -46,7 +46,7 @@ from onepass.learning.replay import Replay
 from onepass.memory import Reservoir
 
 
-def known_error(
+def stored_logit_error(
     logits: Tensor, stored: Tensor, known: Tensor, weight: Tensor, outputs: Tensor
 ) -> Tensor:
     """The mean of (o - s)^2 over samples and so many outputs, of which each sample's first `known`
@@ -56,7 +56,8 @@ def known_error(
 
     >>> stored, known, three = torch.zeros(2, 3), torch.tensor([1, 3]), torch.tensor(3)
     >>> logits = torch.tensor([[4.0, 9.0, 9.0], [0.0, 0.0, 2.0]])
-    >>> round(float(known_error(logits, stored, known, torch.ones(2), three)), 3)  # (16 + 4) / 6
+    >>> error = stored_logit_error(logits, stored, known, torch.ones(2), three)  # (16 + 4) / 6
+    >>> round(float(error), 3)
     3.333
     """
     rows = torch.arange(stored.shape[1], device=stored.device)
@@ -158,7 +159,7 @@ class DERPP(Replay):
         stream_loss = cross_entropy(stream_out, among=self.seen)
         if self.unknown == "zero":  # as it is stored: every class counts
             known = seen.expand_as(known)
-        dark_loss = known_error(views, stored, known, genuine[0], seen)
+        dark_loss = stored_logit_error(views, stored, known, genuine[0], seen)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + self.alpha * dark_loss + self.beta * replay_loss
 

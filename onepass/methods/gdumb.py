@@ -63,11 +63,11 @@ from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
 from onepass.memory import BalancedMemory
 from onepass.nets import Head
-from onepass.nets.norms import Norms
+from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0
-NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)
+NORMALISING = (NormLayer, nn.GroupNorm, nn.LayerNorm)
 UNNORMALISED = 0.2  # of the learning rate, for a network without normalisation
 
 
@@ -95,13 +95,15 @@ def cutmix(
     whether, share, down, right = torch.rand(4, generator=rng, device=images.device).unbind()
     # the box has 1 - share of the pixels; a side of 0 is no box
     side = (1 - share).sqrt() * (whether < probability)
-    box = _span(side, down, images.shape[2]).unsqueeze(1) & _span(side, right, images.shape[3])
+    rows = _box_side(side, down, images.shape[2])
+    columns = _box_side(side, right, images.shape[3])
+    box = rows.unsqueeze(1) & columns
     partner = torch.rand(len(images), generator=rng, device=images.device).argsort()
     mixed = torch.where(box, images.index_select(0, partner), images)
     return mixed, partner, 1 - box.float().mean()
 
 
-def _span(side: Tensor, place: Tensor, length: int) -> Tensor:
+def _box_side(side: Tensor, place: Tensor, length: int) -> Tensor:
     """Which of `length` pixels are less than half a side from a centre; sides and places are
     fractions."""
     half = (side * length).int() // 2

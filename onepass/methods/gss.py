@@ -46,7 +46,7 @@ from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
 from onepass.memory import FillFirst
-from onepass.nets import Gradients, batch_gradients
+from onepass.nets import Gradients, gradients_per_batch
 
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny
@@ -54,27 +54,27 @@ LEAST_EXPONENT = -120  # its power of 2 has an inverse in fp32
 PIECES = 4096  # of gradient vectors, so that all multiprocessors of a GPU have some
 
 
-def vectors(gradients: Gradients) -> Tensor:
+def gradient_vectors(gradients: Gradients) -> Tensor:
     """(samples or subsets, parameters), filled up with zeros to PIECES equal pieces."""
     rows = [one.reshape(len(one), -1) for one in gradients.values()]
     missing = -sum(one.shape[1] for one in rows) % PIECES
     return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), missing)], dim=1)
 
 
-def inner(first: Tensor, second: Tensor) -> Tensor:
+def pairwise_dots(first: Tensor, second: Tensor) -> Tensor:
     """Dot products of all pairs of rows, piece by piece: the product of two flat matrices at once
     would be left to a few of a GPU's multiprocessors, however long the rows are."""
     one, other = (rows.view(len(rows), PIECES, -1).transpose(0, 1) for rows in (first, second))
     return torch.bmm(one, other.transpose(1, 2)).sum(dim=0)
 
 
-def magnitude(rows: Tensor) -> Tensor:
+def largest_exponent(rows: Tensor) -> Tensor:
     """The exponent of each one's largest entry."""
     low, high = rows.aminmax(dim=1)  # no copy, as abs
     return torch.frexp(torch.maximum(high, -low)).exponent.clamp(min=LEAST_EXPONENT)
 
 
-def scaled_down(rows: Tensor, exponent: Tensor) -> Tensor:
+def scale_down(rows: Tensor, exponent: Tensor) -> Tensor:
     """Divided by these powers of 2, in place, so that squares of the tiniest gradients do not
     vanish."""
     inverse = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), -exponent)
@@ -84,28 +84,28 @@ def scaled_down(rows: Tensor, exponent: Tensor) -> Tensor:
 def cosines(singles: Gradients, subsets: Gradients) -> Tensor:
     """(samples + 1, subsets): of each sample's gradient, and, last, of their mean, which is that of
     the whole batch; 0 where a gradient vanishes."""
-    new, kept = vectors(singles), vectors(subsets)  # (b, P) (n, P)
-    size = magnitude(new)
-    new, kept = scaled_down(new, size), scaled_down(kept, magnitude(kept))
+    new, kept = gradient_vectors(singles), gradient_vectors(subsets)  # (b, P) (n, P)
+    size = largest_exponent(new)
+    new, kept = scale_down(new, size), scale_down(kept, largest_exponent(kept))
     # powers of 2 that put the singles back on one scale, so that their sum points as the mean does
     scale = torch.ldexp(torch.ones_like(size, dtype=torch.float32), size - size.max())  # (b)
-    products, own = inner(new, kept), inner(new, new)  # (b, n) (b, b)
+    products, own = pairwise_dots(new, kept), pairwise_dots(new, new)  # (b, n) (b, b)
     products = torch.cat([products, (scale @ products).unsqueeze(0)])  # (b + 1, n)
     squared = torch.cat([own.diagonal(), (scale @ own @ scale).view(1)]).clamp(min=0)
-    lengths = torch.outer(squared.sqrt(), inner(kept, kept).diagonal().sqrt())
+    lengths = torch.outer(squared.sqrt(), pairwise_dots(kept, kept).diagonal().sqrt())
     return (products / lengths.clamp(min=TINY)).clamp(-1, 1)
 
 
-def replacing(victim: Tensor, new: Tensor) -> Tensor:
+def replacement_probability(victim: Tensor, new: Tensor) -> Tensor:
     """The probability that a sample of score `new` replaces one of score `victim`.
 
-    >>> replacing(torch.tensor([0.0, 1.0, -1.0]), torch.tensor([0.0, -1.0, 0.5]))
+    >>> replacement_probability(torch.tensor([0.0, 1.0, -1.0]), torch.tensor([0.0, -1.0, 0.5]))
     tensor([0.5000, 1.0000, 0.0000])
     """
     return (victim + 1) / (victim + new + 2).clamp(min=TINY)
 
 
-class Scored(FillFirst):
+class ScoredMemory(FillFirst):
     """A full memory offers its most redundant samples for replacement."""
 
     def victims(self, count: int) -> Tensor:
@@ -123,7 +123,7 @@ class Scored(FillFirst):
         """Samples take their victims' slots at random by the scores; none does if the batch is not
         diverse or there still are free slots."""
         victims = self.victims(len(y))
-        chance = replacing(self.fields["score"].index_select(0, victims), score)
+        chance = replacement_probability(self.fields["score"].index_select(0, victims), score)
         uniform = torch.rand(len(y), generator=self.rng, device=y.device)
         enters = diverse & (self.size >= self.capacity) & (uniform < chance)
         self.write(victims.masked_fill(~enters, self.capacity), x, y, score=score)
@@ -159,7 +159,7 @@ class GSS(Replay):
     subsets: int = 10
     subset_size: int = 10
 
-    store: Scored = field(init=False)
+    store: ScoredMemory = field(init=False)
     traits: ClassVar[Traits] = Traits(least_memory=1)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -176,8 +176,8 @@ class GSS(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Scored:
-        return Scored(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
+    ) -> ScoredMemory:
+        return ScoredMemory(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
 
     def cost(self, batch: int) -> ImageCount:
         return super().cost(batch) + self.cost_of_letting_in(batch)
@@ -223,4 +223,4 @@ class GSS(Replay):
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return cross_entropy(Output(logits, y, weight), among=self.seen)
 
-        return batch_gradients(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)
+        return gradients_per_batch(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)

@@ -71,7 +71,7 @@ from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
 from onepass.memory import Reservoir
 from onepass.nets import build
-from onepass.nets.optimisers import forget_rows
+from onepass.nets.optimisers import reset_rows
 
 MIXED = 4  # mixtures for each image
 BETA = 20
@@ -79,7 +79,7 @@ NEAREST_TO_HALF = 0.1
 SPREAD = 2.5  # s
 
 
-def share(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+def mixing_shares(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
     """l of so many mixtures. The middle one of 2 n - 1 uniform numbers is of Beta(n, n), for which
     there is no draw from a generator of one's own."""
     uniform = torch.rand(*shape, 2 * BETA - 1, generator=rng, device=rng.device)
@@ -119,7 +119,7 @@ def semantic_logits(
     return mu @ weight.T + bias + SPREAD / 2 * variance, count.squeeze(1) > 0
 
 
-class Featured(Reservoir):
+class FeatureReservoir(Reservoir):
     """A reservoir with the features that its samples had when they were last looked at."""
 
     def forget(self, chosen: Tensor) -> None:
@@ -206,7 +206,7 @@ class IL2A(Replay):
     ) -> Reservoir:
         features = self.model.head.weight.shape[1]
         fields = {"features": torch.zeros(features), "known": torch.zeros(())}
-        return Featured(self.memory, shape, dtype, rng, fields)
+        return FeatureReservoir(self.memory, shape, dtype, rng, fields)
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
         auxiliary = build(lambda: nn.Linear(features, self.pairs), rng)
@@ -258,7 +258,7 @@ class IL2A(Replay):
             .argsort(dim=1)
             .flatten()
         )
-        own = share((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
+        own = mixing_shares((MIXED * n,), rng).view(-1, *[1] * (views.ndim - 1))  # l
         first = views.repeat(MIXED, *[1] * (views.ndim - 1))
         x = own * first + (1 - own) * views.index_select(0, partner)
 
@@ -304,4 +304,4 @@ class IL2A(Replay):
         self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
-            forget_rows(self.trainer.optimizer, parameter, slice(None))
+            reset_rows(self.trainer.optimizer, parameter, slice(None))

@@ -74,7 +74,7 @@ def margin_ranking(cosines: Output, new: Tensor, old: Tensor, margin: float) -> 
     return mean(each, cosines.weight * old[y])
 
 
-class Rows(StatefulPart):
+class FixedRows(StatefulPart):
     """Rows of old classes stay as they are; those whose class a batch brings are `fresh` in its
     step."""
 
@@ -138,7 +138,7 @@ class LUCIR(Replay):
     scale: float = 1.0
 
     previous: PreviousNetwork = field(init=False)
-    rows: Rows = field(init=False)
+    rows: FixedRows = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {
@@ -164,7 +164,7 @@ class LUCIR(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
-        self.rows = Rows(self.trainer)
+        self.rows = FixedRows(self.trainer)
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         return ScaledCosineHead(features, FIRST_CAPACITY, rng, self.scale)

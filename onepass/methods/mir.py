@@ -49,14 +49,14 @@ from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.nets import after_step, combined, logits_with
+from onepass.nets import add_gradients, logits_with, parameters_after_step
 
 
-def highest(scores: Tensor, samples: Samples, count: int) -> Samples:
+def highest_scored(scores: Tensor, samples: Samples, count: int) -> Samples:
     """The samples of the highest scores; those of weight 0 come after all others.
 
     >>> some = Samples(torch.eye(3), torch.tensor([5, 6, 7]), torch.tensor([1.0, 1.0, 0.0]))
-    >>> highest(torch.tensor([0.1, 0.2, 0.3]), some, 2).y
+    >>> highest_scored(torch.tensor([0.1, 0.2, 0.3]), some, 2).y
     tensor([6, 5])
     """
     chosen = scores.masked_fill(samples.weight == 0, -torch.inf).topk(count).indices
@@ -123,19 +123,19 @@ class MIR(Replay):
 
         candidates = self.store.draw(self.candidates, fallback=stream)  #         (c)
         harm = self.interference(candidates, g)  # s                              (c)
-        replay = highest(harm, candidates, self.replay)  # X^buf                  (m)
+        replay = highest_scored(harm, candidates, self.replay)  # X^buf                  (m)
         (replay_out,) = self.forward(replay)  # logits                            (m, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)
 
         self.keep(x, y)
-        self.trainer.descend_along(combined(g, self.trainer.gradients(replay_loss)))
+        self.trainer.descend_along(add_gradients(g, self.trainer.gradients(replay_loss)))
         loss = stream_loss + replay_loss
         return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 
     def interference(self, samples: Samples, gradients: Sequence[Tensor]) -> Tensor:
         """s(x): by how much one step along these gradients would raise each sample's loss."""
         inputs = self.views.normalise(samples.x)  # as they are stored, not augmented
-        virtual = after_step(self.model, gradients, self.lr)  # theta'
+        virtual = parameters_after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
             Output(logits_with(self.trainer.evaluator, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)

@@ -68,7 +68,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import build, projected
+from onepass.nets import build, project
 
 PROJECTED = 128  # at most: a narrower network keeps its width
 VIEWS = 2
@@ -76,10 +76,10 @@ MAPS = 16
 PER_CLASS = 7  # so many samples are replayed for each class seen, as long as there are few
 
 
-def turned(images: Tensor, count: int) -> Tensor:
+def rotated(images: Tensor, count: int) -> Tensor:
     """R: the first `count` of the maps of all images, map by map, (maps n, c, h, w).
 
-    >>> turned(torch.arange(4.0).view(1, 1, 2, 2), 4).flatten(1).int().tolist()
+    >>> rotated(torch.arange(4.0).view(1, 1, 2, 2), 4).flatten(1).int().tolist()
     [[0, 1, 2, 3], [0, 3, 2, 1], [2, 3, 0, 1], [2, 1, 0, 3]]
     """
     if count == 1:
@@ -94,14 +94,14 @@ def turned(images: Tensor, count: int) -> Tensor:
     return torch.cat(turns)[: count * len(images)]
 
 
-def maps_of(shape: torch.Size) -> int:
+def count_maps(shape: torch.Size) -> int:
     """How many maps there are for inputs (n, ...) of this shape."""
     if len(shape) != 4:
         return 1
     return MAPS if shape[2] == shape[3] else MAPS // 2
 
 
-class Embedded(NamedTuple):
+class EmbeddedViews(NamedTuple):
     """Views of n samples, turned in R ways: z a / t and what it is multiplied with, u + z, both
     (views, R, n, d); and the samples' classes and weights, (n)."""
 
@@ -111,7 +111,7 @@ class Embedded(NamedTuple):
     weight: Tensor
 
 
-def log_sums(views: Embedded, *, itself: bool = True) -> Tensor:
+def log_sums(views: EmbeddedViews, *, itself: bool = True) -> Tensor:
     """Of each view i the logarithm of the sum of e^{s_ik} over all k of weight 1, (views, R, n);
     i itself among them or not."""
     z, key = views.z.flatten(0, 2), views.key.flatten(0, 2)
@@ -126,7 +126,7 @@ def log_sums(views: Embedded, *, itself: bool = True) -> Tensor:
     return similarity.logsumexp(dim=1).view(views.z.shape[:-1])
 
 
-def class_similarity(views: Embedded) -> tuple[Tensor, Tensor]:
+def class_similarity(views: EmbeddedViews) -> tuple[Tensor, Tensor]:
     """Of each view i the mean of s_ij over the views j of its pseudo-class, i included,
     (views, R, n); and how many they are, (n)."""
     same = (views.y.unsqueeze(1) == views.y) * views.weight  # (n, n)
@@ -135,18 +135,18 @@ def class_similarity(views: Embedded) -> tuple[Tensor, Tensor]:
     return (views.z * keys).sum(dim=-1), count
 
 
-def over_views(values: Tensor, views: Embedded) -> Tensor:
+def mean_of_views(values: Tensor, views: EmbeddedViews) -> Tensor:
     """The mean over the views of samples that count."""
     return mean(values.flatten(), views.weight.expand_as(values).flatten())
 
 
-def class_contrast(views: Embedded) -> Tensor:
+def class_contrast(views: EmbeddedViews) -> Tensor:
     """L_u, and L_p."""
     similarity, _ = class_similarity(views)
-    return over_views(log_sums(views) - similarity, views)
+    return mean_of_views(log_sums(views) - similarity, views)
 
 
-def stream_contrast(views: Embedded) -> Tensor:
+def stream_contrast(views: EmbeddedViews) -> Tensor:
     """L_n."""
     sums = log_sums(views, itself=False)
     similarity, count = class_similarity(views)
@@ -154,7 +154,7 @@ def stream_contrast(views: Embedded) -> Tensor:
     with_other = (views.z * views.key.flip(0)).sum(dim=-1)
     # over all of the pseudo-class, less the share of i itself
     to_class = sums - similarity - (sums - with_itself) / count
-    return over_views(sums - with_other + 2 * to_class, views)
+    return mean_of_views(sums - with_other + 2 * to_class, views)
 
 
 def squared_error(out: Output, taught: Tensor, among: Tensor) -> Tensor:
@@ -257,11 +257,11 @@ class OCM(Replay):
         blank = torch.zeros(
             1, *self.trainer.shape, dtype=self.trainer.dtype, device=self.trainer.torch_device
         )
-        return min(self.rotations, maps_of(self.views.normalise(blank).shape))
+        return min(self.rotations, count_maps(self.views.normalise(blank).shape))
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)
-        terms, out = self.information(stream)
+        terms, out = self.information_terms(stream)
         if out is None:
             (out,) = self.forward(stream)  # logits                                   (b, C)
         terms["labels"] = cross_entropy(out, among=self.seen)  # of X^new, later of X^buf
@@ -271,18 +271,19 @@ class OCM(Replay):
         self.descend(loss)
         return Step.of(loss, out, **terms)
 
-    def information(self, stream: Samples) -> tuple[dict[str, Tensor], Output | None]:
+    def information_terms(self, stream: Samples) -> tuple[dict[str, Tensor], Output | None]:
         """All of L but the cross-entropy, term by term, and the logits of X^buf; in the first task
         (asked on the host: a step is captured anew when that ends) there are none."""
         if not self.task:
-            (new,) = self.embedded([stream], [self.turns(stream)])
+            (new,) = self.embed([stream], [self.rotate(stream)])
             return {"L_n": stream_contrast(new)}, None
 
-        replay = self.drawn(stream)  # X^buf                                          (r)
-        turns = [self.turns(batch) for batch in (stream, replay)]  # R(X)        (R b) (R r)
-        new, held = self.embedded([stream, replay], turns)
+        replay = self.draw_replay(stream)  # X^buf                                          (r)
+        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)        (R b) (R r)
+        new, held = self.embed([stream, replay], turns)
         (out,) = self.forward(replay)  # o of an augmented view                       (r, C)
-        past, taught = self.previously(turns[1], self.views(replay.x))  # z', o'  (R r, d) (r, C)
+        # z' and o'                                                    (R r, d) (r, C)
+        past, taught = self.previous_outputs(turns[1], self.views(replay.x))
         to_past = held._replace(z=held.z[:1] / self.scale, key=past.view_as(held.key[:1]))
         return {
             "L_n": stream_contrast(new),
@@ -291,7 +292,7 @@ class OCM(Replay):
             "logits": self.strength * squared_error(out, taught, self.previous.known),
         }, out
 
-    def drawn(self, stream: Samples) -> Samples:
+    def draw_replay(self, stream: Samples) -> Samples:
         """X^buf: while few classes are known, only the first of it counts."""
         replay = self.store.draw(self.replay, fallback=stream)
         counts = (
@@ -300,16 +301,16 @@ class OCM(Replay):
         )
         return replay._replace(weight=replay.weight * counts)
 
-    def turns(self, samples: Samples) -> Tensor:
+    def rotate(self, samples: Samples) -> Tensor:
         """R(X), map by map, (R n, c, h, w)."""
         inputs = self.views.plain(samples.x)
-        return turned(inputs, min(self.rotations, maps_of(inputs.shape)))
+        return rotated(inputs, min(self.rotations, count_maps(inputs.shape)))
 
-    def embedded(self, batches: list[Samples], turns: list[Tensor]) -> list[Embedded]:
+    def embed(self, batches: list[Samples], turns: list[Tensor]) -> list[EmbeddedViews]:
         """Both views of R(X) of each batch, from one forward of all."""
         plain = torch.cat(turns)
         features = self.model.features(torch.cat([plain, self.views.augmented(plain)]))
-        z = projected(self.model, features)
+        z = project(self.model, features)
         f = F.normalize(features.float())
         sizes, (width, all_of_f) = [len(one) for one in turns], (z.shape[1], f.shape[1])
         starts = torch.randint(
@@ -332,13 +333,13 @@ class OCM(Replay):
             shape = (VIEWS, -1, len(y), width)  # (views, R, n, d)
             key = z_b + f_b.index_select(2, window)  # u + z
             scaled = z_b * (self.scale / self.temperature)
-            made.append(Embedded(scaled.view(shape), key.view(shape), y, weight))
+            made.append(EmbeddedViews(scaled.view(shape), key.view(shape), y, weight))
         return made
 
     @torch.no_grad()
-    def previously(self, turns: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
+    def previous_outputs(self, turns: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
         """z' of R(X^buf), and o' of views of it, from one forward of the previous network."""
         model = self.previous.model
         features = model.features(torch.cat([turns, views]))
         of_turns, of_views = torch.split(features, [len(turns), len(views)])
-        return projected(model, of_turns), model.on(model.head, of_views)
+        return project(model, of_turns), model.on(model.head, of_views)

@@ -73,7 +73,7 @@ class OCMGSA(OCM, GSA):
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                      (b)
         terms, outputs = self.objective(self, stream)  # T1, T2, T3 of GSA
-        information, _ = self.information(stream)  # L_n, L_u, L_p and the squared error of OCM
+        information, _ = self.information_terms(stream)  # L_n, L_u, L_p and the squared error
         terms = {**terms, **information}
         loss = torch.stack(list(terms.values())).sum()
 

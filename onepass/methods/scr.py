@@ -55,7 +55,7 @@ from onepass.functional.losses import supervised_contrastive
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import ByFeatures, NearestMean, projected, projection
+from onepass.nets import FeatureClassifier, NearestMean, project, projection_head
 
 VIEWS = 2
 REVIEW_DIVISOR = 10
@@ -127,7 +127,7 @@ class SCR(Replay):
         require(self, "temperature", self.temperature > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        return {"projection": projection(features, rng)}
+        return {"projection": projection_head(features, rng)}
 
     def cost(self, batch: int) -> ImageCount:
         return ImageCount(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
@@ -148,7 +148,7 @@ class SCR(Replay):
         plain = self.views.plain(samples.x)  # X, n = b + r samples
         first = plain if self.first_view == "plain" else self.views.augmented(plain)
         second = self.views.augmented(plain)
-        z = torch.cat([projected(self.model, self.model.features(v)) for v in (first, second)])
+        z = torch.cat([project(self.model, self.model.features(v)) for v in (first, second)])
         views = VIEWS * self.views_per_sample  # of each sample, so that z is (views n, 128)
         y, weight = (part.repeat(views) for part in (samples.y, samples.weight))
         return supervised_contrastive(z, y, weight, self.temperature)
@@ -177,4 +177,4 @@ class SCR(Replay):
         weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
         self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return ByFeatures(self.trainer.answering, means)
+        return FeatureClassifier(self.trainer.answering, means)

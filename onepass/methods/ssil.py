@@ -40,19 +40,19 @@ from torch import Tensor
 from onepass.base.expect import expect_rows
 from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import mean, sample_cross_entropy_against
+from onepass.functional.losses import mean, scaled_sample_cross_entropy
 from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.nets.optimisers import pad_rows
 
 
-def within_groups(logits: Tensor, group: Tensor) -> Tensor:
+def group_log_softmax(logits: Tensor, group: Tensor) -> Tensor:
     """The logarithm of a softmax within each group of classes, (n, C). `group` (C) names each
     class's group by one of its rows.
 
     >>> logits, group = torch.tensor([[3.0, 3.0, 5.0]]), torch.tensor([0, 0, 2])
-    >>> within_groups(logits, group).exp()
+    >>> group_log_softmax(logits, group).exp()
     tensor([[0.5000, 0.5000, 1.0000]])
     """
     place = group.expand_as(logits)
@@ -66,8 +66,8 @@ def within_groups(logits: Tensor, group: Tensor) -> Tensor:
 def task_distillation(out: Output, taught: Tensor, group: Tensor, temperature: float) -> Tensor:
     """T^2 times the mean of the sum over groups of KL(softmax(taught / T) || softmax(o / T)), each
     softmax within its group; a class that is a group by itself adds nothing."""
-    own = within_groups(out.logits / temperature, group)
-    theirs = within_groups(taught / temperature, group)
+    own = group_log_softmax(out.logits / temperature, group)
+    theirs = group_log_softmax(taught / temperature, group)
     divergence = (theirs.exp() * (theirs - own)).sum(dim=1)  # (n)
     return temperature**2 * mean(divergence, out.weight)
 
@@ -170,7 +170,7 @@ class SSIL(Replay):
 
         of_new = self.new[both_out.y]  # whether a sample is of N or of O             (b + r)
         rivals = torch.where(of_new.unsqueeze(1), self.new, self.old)  #              (b + r, C)
-        each = sample_cross_entropy_against(both_out, rivals.log())
+        each = scaled_sample_cross_entropy(both_out, rivals.log())
         if self.loss == "mean":
             apart_loss = mean(each, both_out.weight)
         else:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from onepass.streams.long_tail import LongTail as LongTail
     from onepass.streams.registry import STREAMS as STREAMS
     from onepass.streams.registry import stream as stream
-    from onepass.streams.spec import asked as asked
-    from onepass.streams.spec import filled as filled
-    from onepass.streams.spec import make as make
-    from onepass.streams.spec import parse as parse
+    from onepass.streams.spec import make_stream as make_stream
+    from onepass.streams.spec import parse_stream as parse_stream
+    from onepass.streams.spec import parse_with_options as parse_with_options
+    from onepass.streams.spec import with_defaults as with_defaults
 
 __getattr__, __all__ = attach(__name__)

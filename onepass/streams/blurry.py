@@ -6,10 +6,10 @@ import torch
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
-from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
 from onepass.streams.registry import stream
 
 
@@ -49,10 +49,10 @@ class Blurry(Stream):
         boundaries: bool = True,
     ) -> None:
         for name, value in (("n", n), ("m", m)):
-            check(name, value, float)
+            expect_type(name, value, float)
             if not 0 <= value <= 100:
                 raise InputError(f"{name} is a percentage, not {value}")
-        groups = deal(dataset, tasks, class_order, seed)
+        groups = deal_classes(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         labels = [label for group in groups for label in group]
         # a generator of its own, so that this draw moves no shuffle
@@ -62,7 +62,7 @@ class Blurry(Stream):
         turn = 0  # leftovers of one class go on where those of the last one ended
         for home, group in enumerate(groups):
             for label in group:
-                index = shuffled(samples_of(dataset, label), rng)
+                index = shuffled(indices_of_class(dataset, label), rng)
                 away = 0 if label in disjoint or len(groups) == 1 else round(len(index) * m / 100)
                 pieces[home].append(index[away:])  # 100 - m per cent stay in the class's own task
                 others = [task for task in range(len(groups)) if task != home]

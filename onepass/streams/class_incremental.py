@@ -7,7 +7,7 @@ import torch
 from onepass.base.seeds import generator
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
-from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
 from onepass.streams.registry import stream
 
 
@@ -42,10 +42,10 @@ class ClassIncremental(Stream):
         seed: int = 0,
         boundaries: bool = True,
     ) -> None:
-        groups = deal(dataset, tasks, class_order, seed)
+        groups = deal_classes(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         order = []
         for group in groups:
-            index = torch.cat([samples_of(dataset, label) for label in group])
+            index = torch.cat([indices_of_class(dataset, label) for label in group])
             order.append(shuffled(index.sort().values, rng))  # however the classes were listed
         super().__init__(dataset, order, groups, batch, boundaries)

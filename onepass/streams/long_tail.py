@@ -8,10 +8,10 @@ import torch
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
-from onepass.streams.classes import ClassOrder, Tasks, deal, samples_of, shuffled
+from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
 from onepass.streams.registry import stream
 
 
@@ -56,17 +56,17 @@ class LongTail(Stream):
         seed: int = 0,
         boundaries: bool = True,
     ) -> None:
-        check("rho", rho, float)
+        expect_type("rho", rho, float)
         if rho < 1:
             raise InputError(f"rho must be at least 1, not {rho}")
-        groups = deal(dataset, tasks, class_order, seed)
+        groups = deal_classes(dataset, tasks, class_order, seed)
         rng = generator(seed, "stream order")
         whole = torch.bincount(dataset.train_y, minlength=dataset.classes).tolist()
         kept = long_tail_counts(whole, rho)
         # which samples stay: a generator of its own, so that these draws move no shuffle
         chosen = generator(seed, "long tail")
         subset = {
-            label: shuffled(samples_of(dataset, label), chosen)[: kept[label]]
+            label: shuffled(indices_of_class(dataset, label), chosen)[: kept[label]]
             for label in range(dataset.classes)
         }
         order = [

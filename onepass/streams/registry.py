@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.streams.base import Stream
@@ -29,7 +29,7 @@ class StreamInfo:
     seeded: bool
 
 
-STREAMS = Names[StreamInfo]("stream", "onepass.streams", "onepass.streams")
+STREAMS = Registry[StreamInfo]("stream", "onepass.streams", "onepass.streams")
 
 
 def stream(key: str) -> Callable[[type[S]], type[S]]:
@@ -44,7 +44,7 @@ def stream(key: str) -> Callable[[type[S]], type[S]]:
         info = StreamInfo(key, made, arguments, defaults, seeded="seed" in parameters)
         STREAMS.add(key, info, defined=made)
         made.key = key
-        _record_what_is_asked(made, arguments)
+        _record_arguments(made, arguments)
         return made
 
     return register
@@ -62,7 +62,7 @@ def _arguments(key: str, made: type[Stream]) -> dict[str, Any]:
     return {name: hints[name] for name in own}
 
 
-def _record_what_is_asked(made: type[Stream], arguments: dict[str, Any]) -> None:
+def _record_arguments(made: type[Stream], arguments: dict[str, Any]) -> None:
     """After the constructor, `spec` has the values of its arguments, and `derived` the seed."""
     construct = made.__init__
     signature = inspect.signature(construct)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check, read
+from onepass.base.settings import expect_type, parse_setting
 from onepass.base.text import quoted
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
@@ -16,12 +16,12 @@ from onepass.streams.registry import STREAMS
 USUAL = "class-incremental"  # the stream of a table that names none
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse_stream(text: str) -> dict[str, Any]:
     """The table that a line of text stands for; whatever it does not say keeps its default.
 
-    >>> parse("long-tail:rho=100,class_order=shuffled")
+    >>> parse_stream("long-tail:rho=100,class_order=shuffled")
     {'stream': 'long-tail', 'rho': 100, 'class_order': 'shuffled'}
-    >>> parse("class-incremental:boundaries=false")
+    >>> parse_stream("class-incremental:boundaries=false")
     {'stream': 'class-incremental', 'boundaries': False}
     """
     name, _, rest = text.partition(":")
@@ -35,23 +35,25 @@ def parse(text: str) -> dict[str, Any]:
             raise UnknownNameError(f"key of stream {table['stream']!r}", key, valid)
         if key in table:
             raise InputError(f"{key} is said twice in {quoted(text)}")
-        table[key] = read(key, value, _plain(valid[key]))
-        check(key, table[key], _plain(valid[key]))
+        table[key] = parse_setting(key, value, _text_type(valid[key]))
+        expect_type(key, table[key], _text_type(valid[key]))
     return table
 
 
-def asked(text: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def parse_with_options(
+    text: str, options: Mapping[str, Any], usual: Mapping[str, Any]
+) -> dict[str, Any]:
     """The table of a stream's line together with the options beside it: those that were given,
     which the stream must take, and the usual values of others, for streams that take them.
 
-    >>> asked("long-tail:rho=10", {"batch": 5}, {"class_order": "natural"})
+    >>> parse_with_options("long-tail:rho=10", {"batch": 5}, {"class_order": "natural"})
     {'stream': 'long-tail', 'rho': 10, 'batch': 5, 'class_order': 'natural'}
-    >>> asked("long-tail:batch=2", {"batch": 5}, {})
+    >>> parse_with_options("long-tail:batch=2", {"batch": 5}, {})
     Traceback (most recent call last):
     ...
     onepass.base.errors.InputError: --stream says batch=2, --batch says 5
     """
-    table = parse(text)
+    table = parse_stream(text)
     valid = arguments(table["stream"])
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -60,18 +62,18 @@ def asked(text: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> di
             raise InputError(f"stream {table['stream']!r} takes no {option}; it takes: {takes}")
         if table.setdefault(name, value) != value:
             raise InputError(f"--stream says {name}={table[name]}, {option} says {value}")
-    return filled(table, usual)
+    return with_defaults(table, usual)
 
 
-def filled(table: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(table: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """A table with the usual values of what it does not say and its stream takes."""
     valid = arguments(table.get("stream", USUAL))
     missing = {name: usual[name] for name in usual if name in valid and name not in table}
     return {**table, **missing}
 
 
-def make(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
-    """The stream of a table, as TOML or `parse` gives it; an unknown key is an error."""
+def make_stream(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
+    """The stream of a table, as TOML or `parse_stream` gives it; an unknown key is an error."""
     chosen = dict(table)
     name = chosen.pop("stream", USUAL)
     valid = arguments(name)
@@ -79,7 +81,7 @@ def make(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
         if key not in valid:
             raise UnknownNameError(f"key of stream {name!r}", key, valid)
         if not (valid[key] == Tasks and isinstance(value, list)):  # groups, checked where dealt
-            check(key, value, _plain(valid[key]))
+            expect_type(key, value, _text_type(valid[key]))
     found = STREAMS[name]
     seeded = {"seed": seed} if found.seeded else {}
     return found.make(dataset=dataset, **seeded, **chosen)
@@ -87,10 +89,10 @@ def make(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Stream:
 
 def arguments(name: str) -> dict[str, Any]:
     """What a stream takes, besides dataset and seed, with types."""
-    check("stream", name, str)
+    expect_type("stream", name, str)
     return STREAMS[name].arguments
 
 
-def _plain(annotation: Any) -> Any:
+def _text_type(annotation: Any) -> Any:
     """How an argument is written in one line: of tasks, the number."""
     return int if annotation == Tasks else annotation
