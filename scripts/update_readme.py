@@ -13,10 +13,10 @@ from pathlib import Path
 
 from onepass.learning import registry
 from onepass.learning.registry import MethodInfo
-from onepass.report.layout import grid
+from onepass.report.layout import make_table
 from onepass.report.rows import summarise
 from onepass.report.table import Table, markdown
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 HIDDEN = ("variant", "dataset", "steps/s")  # with the method; the same for all; of one machine
@@ -42,7 +42,7 @@ def table(runs: Path) -> str:
         variant = row[header.index("variant")] if "variant" in header else ""
         return row[0] + (f" ({variant})" if variant else "") + remark(infos[row[0]])
 
-    made = grid(summarise(read(runs)))
+    made = make_table(summarise(read(runs)))
     header = made.header
     shown = [column for column, name in enumerate(header) if name not in HIDDEN]
     lines = [

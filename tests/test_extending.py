@@ -127,7 +127,7 @@ def test_the_probe_says_the_mean_loss_between_scores(page):
     for _ in evaluate(learner, stream, listeners=[probe]):
         expected.append(sum(losses) / len(losses))
         losses.clear()
-    said = [re.search(r'"loss": ([\d.]+)', line)[1] for line in probe.heard()]
+    said = [re.search(r'"loss": ([\d.]+)', line)[1] for line in probe.take_lines()]
     assert list(map(float, said)) == pytest.approx(expected)
     probe.stepped(learner, learn(*stream.batch(0)))
     other.load_state_dict(probe.state_dict())

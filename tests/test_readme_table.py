@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +17,7 @@ script = runpy.run_path(str(ROOT / "scripts" / "update_readme.py"))
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for method in ("joint", "gsa-released", "er", "finetune"):
-        run(Job(method, "synthetic", memory=20, device="cpu"), folder)
+        run_job(Job(method, "synthetic", memory=20, device="cpu"), folder)
     return folder
 
 

@@ -15,10 +15,10 @@ from onepass.base.text import quoted
 if TYPE_CHECKING:
     import torch
 
-SMALLEST = math.ulp(0.0)  # above 0, unless numbers that small count as 0
+SMALLEST_FLOAT = math.ulp(0.0)  # above 0, unless numbers that small count as 0
 LARGE = 10_000  # a number that is worth a word when there is no room
 # How torch says, besides by errors of their own, that there is no room or that its numbers end.
-NO_ROOM = (
+OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "not enough memory",
     "Storage size calculation overflowed",
@@ -30,11 +30,11 @@ NO_ROOM = (
 )
 
 
-def resolve(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """`auto` is NVIDIA's GPU where there is one, else the CPU; `mps` is Apple's. A GPU that is not
     there is an error.
 
-    >>> resolve("cpu")
+    >>> resolve_device("cpu")
     device(type='cpu')
     """
     import torch
@@ -55,20 +55,20 @@ def resolve(name: str) -> torch.device:
     return torch.device(name)
 
 
-def kind(name: str) -> str:
+def device_type(name: str) -> str:
     """Without its number: which of several GPUs it is makes no other run.
 
-    >>> kind("cuda:1"), kind("cpu")
+    >>> device_type("cuda:1"), device_type("cpu")
     ('cuda', 'cpu')
     """
     return name.partition(":")[0]
 
 
-def current(name: str) -> AbstractContextManager[object]:
+def selected_gpu(name: str) -> AbstractContextManager[object]:
     """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
     import torch
 
-    numbered = kind(name) != name and torch.cuda.is_available()
+    numbered = device_type(name) != name and torch.cuda.is_available()
     return torch.cuda.device(name) if numbered else nullcontext()
 
 
@@ -83,7 +83,7 @@ def no_subnormals() -> Iterator[None]:
     """
     import torch
 
-    if torch.get_num_threads() > 1 or SMALLEST == 0:
+    if torch.get_num_threads() > 1 or SMALLEST_FLOAT == 0:
         yield
         return
     torch.set_flush_denormal(True)
@@ -93,17 +93,17 @@ def no_subnormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def finest(device: torch.device) -> torch.dtype:
+def widest_float(device: torch.device) -> torch.dtype:
     """The floats with the most digits that a device has: Apple's GPU has no doubles."""
     import torch
 
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def free_bytes(device: torch.device) -> int | None:
+def free_gpu_bytes(device: torch.device) -> int | None:
     """Returns how much memory a GPU has left for tensors of this process; None where nobody knows.
 
-    >>> free_bytes(resolve("cpu")) is None
+    >>> free_gpu_bytes(resolve_device("cpu")) is None
     True
     """
     import torch
@@ -114,14 +114,14 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] + cached
 
 
-def at_hand(value: torch.Tensor) -> bool:
+def is_on_host(value: torch.Tensor) -> bool:
     """Whether reading it waits for nothing: it lies on the host. (A fake tensor has no value.)"""
     import torch
 
     return value.device.type == "cpu" and type(value) is torch.Tensor
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """Those that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -129,7 +129,7 @@ def cores() -> int:
 
 
 @contextmanager
-def room_for(numbers: Mapping[str, object]) -> Iterator[None]:
+def naming_large_settings(numbers: Mapping[str, object]) -> Iterator[None]:
     """Where memory is taken: if there is not enough of it, the error names the large ones among
     these numbers, the settings that decide how much is asked for."""
     import torch
@@ -138,7 +138,7 @@ def room_for(numbers: Mapping[str, object]) -> Iterator[None]:
         yield
     except (MemoryError, OverflowError, RuntimeError, TypeError, ValueError) as problem:
         lacking = isinstance(problem, MemoryError | torch.OutOfMemoryError)
-        if not lacking and not any(words in str(problem) for words in NO_ROOM):
+        if not lacking and not any(words in str(problem) for words in OUT_OF_MEMORY_TEXTS):
             raise
         large = {
             name: value
@@ -157,7 +157,7 @@ def allow_determinism() -> None:
 
 
 @contextmanager
-def computing(threads: int, deterministic: bool) -> Iterator[None]:
+def threads_and_determinism(threads: int, deterministic: bool) -> Iterator[None]:
     """With this many threads, and the same bits each time if asked; both are put back after."""
     import torch
 

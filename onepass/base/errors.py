@@ -65,19 +65,19 @@ class TrainingError(RuntimeError):
     """Training itself failed; the command line exits with 1."""
 
 
-def name_of_ours(problem: BaseException) -> str:
+def error_name(problem: BaseException) -> str:
     """Returns the name of the class here that an error is of, or derives from; empty if of none.
 
-    >>> name_of_ours(DataError("no file")), name_of_ours(KeyError("lr"))
+    >>> error_name(DataError("no file")), error_name(KeyError("lr"))
     ('DataError', '')
     """
     return next((one.__name__ for one in type(problem).__mro__ if one.__module__ == __name__), "")
 
 
-def made_again(name: str, text: str) -> Exception:
+def rebuild_error(name: str, text: str) -> Exception:
     """Returns the error of a class here that has this text, as another process had it.
 
-    >>> made_again("UnknownNameError", "unknown method 'gsaa'")
+    >>> rebuild_error("UnknownNameError", "unknown method 'gsaa'")
     UnknownNameError("unknown method 'gsaa'")
     """
     kind: type[Exception] = globals()[name]

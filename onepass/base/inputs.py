@@ -21,12 +21,12 @@ EXPECTED = (
 )
 
 
-def _tensor(values: Any, what: str) -> Tensor:
+def _as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
-        return _plain(values, what)
+        return _dense(values, what)
     if hasattr(values, "toarray"):  # SciPy's
         raise InputError(f"{what} is a sparse matrix: give {what}.toarray()")
-    array = _array(values, what)
+    array = _as_array(values, what)
     native = array.dtype.newbyteorder("=")  # files may come from a machine of the other order
     try:
         if array.dtype.kind == "O":
@@ -38,14 +38,14 @@ def _tensor(values: Any, what: str) -> Tensor:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
 
 
-def _array(values: Any, what: str) -> Array:
+def _as_array(values: Any, what: str) -> Array:
     try:
         return np.array(values)
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} cannot be read as an array: {problem}") from None
 
 
-def _plain(tensor: Tensor, what: str) -> Tensor:
+def _dense(tensor: Tensor, what: str) -> Tensor:
     """The numbers of a tensor, if it has them: those of a sparse one are not all there, those on
     the meta device are none. What was made in inference mode is copied: a step cannot use it."""
     dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
@@ -66,7 +66,7 @@ def as_samples(x: Any) -> Tensor:
     >>> as_samples([[1, 2], [3, 4]]).dtype
     torch.float32
     """
-    samples = _tensor(x, "x")
+    samples = _as_tensor(x, "x")
     if isinstance(x, list | tuple) and samples.ndim == 2 and samples.dtype == torch.int64:
         samples = samples.float()
     given = samples
@@ -75,11 +75,13 @@ def as_samples(x: Any) -> Tensor:
     images = (samples.dtype == torch.uint8 or samples.is_floating_point()) and samples.ndim == 4
     vectors = samples.is_floating_point() and samples.ndim == 2
     if not (images or vectors):
-        raise InputError(f"x: {EXPECTED}; {_got(given)}{_remedy(given)}")
+        raise InputError(f"x: {EXPECTED}; {_describe_given(given)}{_shape_hint(given)}")
     if images and samples.shape[1] > 4 and samples.shape[3] in (1, 3, 4):
-        raise InputError(f"x: channels come first (n, channels, height, width); {_got(given)}")
+        raise InputError(
+            f"x: channels come first (n, channels, height, width); {_describe_given(given)}"
+        )
     if samples.numel() == 0:
-        raise InputError(f"x is empty: {_got(given)}")
+        raise InputError(f"x is empty: {_describe_given(given)}")
     if samples.dtype == torch.uint8:
         return samples
     samples = samples.float()
@@ -88,7 +90,7 @@ def as_samples(x: Any) -> Tensor:
     return samples
 
 
-def _remedy(samples: Tensor) -> str:
+def _shape_hint(samples: Tensor) -> str:
     """What one or the other of two frequent mistakes wants; nothing, if it is neither."""
     if samples.ndim == 1:
         return "; a batch of one sample is x[None]"
@@ -97,7 +99,7 @@ def _remedy(samples: Tensor) -> str:
     return ""
 
 
-def _got(samples: Tensor) -> str:
+def _describe_given(samples: Tensor) -> str:
     return f"got {_describe(tuple(samples.shape), samples.dtype)}"
 
 
@@ -111,27 +113,27 @@ def as_labels(y: Any, count: int) -> list[Label]:
     ...
     onepass.base.errors.InputError: y: labels are all text or all whole numbers, not 'cat' beside 7
     """
-    given = _plain(y, "y") if isinstance(y, Tensor) else _array(y, "y")
+    given = _dense(y, "y") if isinstance(y, Tensor) else _as_array(y, "y")
     if given.ndim != 1 or len(given) != count:
         raise InputError(
             f"y must hold one label for each of the {count} samples; got shape {tuple(given.shape)}"
         )
     if isinstance(y, list | tuple):  # NumPy makes text of numbers that stand beside text
-        return _of_one_kind(y)
+        return _expect_one_kind(y)
     if isinstance(given, Tensor) or given.dtype.kind in NUMBERS:
-        return _whole_numbers(_tensor(given, "y"))
-    return _of_one_kind(_values(given))
+        return _integer_labels(_as_tensor(given, "y"))
+    return _expect_one_kind(_as_list(given))
 
 
-def _values(array: Array) -> list[Any]:
+def _as_list(array: Array) -> list[Any]:
     try:
         return list(array.tolist())
     except (ValueError, SystemError) as problem:  # a number that stands for no character
         raise InputError(f"y cannot be read as text: {problem}") from None
 
 
-def _of_one_kind(values: Iterable[Any]) -> list[Label]:
-    labels = [_label(one) for one in values]
+def _expect_one_kind(values: Iterable[Any]) -> list[Label]:
+    labels = [_as_label(one) for one in values]
     kinds = {type(one): one for one in labels}
     if len(kinds) > 1:
         both = f"{quoted(kinds[str])} beside {kinds[int]}"
@@ -139,10 +141,10 @@ def _of_one_kind(values: Iterable[Any]) -> list[Label]:
     return labels
 
 
-def _label(value: Any) -> Label:
+def _as_label(value: Any) -> Label:
     one = value.item() if isinstance(value, np.generic | Tensor) else value
     if isinstance(one, str):
-        return _text(str(one))
+        return _expect_utf8(str(one))
     if isinstance(one, float) and one.is_integer():
         one = int(one)
     if isinstance(one, bool) or not isinstance(one, int):
@@ -152,14 +154,14 @@ def _label(value: Any) -> Label:
     return int(one)
 
 
-def _text(label: str) -> str:
+def _expect_utf8(label: str) -> str:
     """What files can hold, and what NumPy can, which takes NULs at the end for none."""
     if label.endswith("\0") or label.encode(errors="ignore").decode() != label:
         raise InputError(f"y: a label is text in UTF-8 that no NUL ends, not {label!a}")
     return label
 
 
-def _whole_numbers(labels: Tensor) -> list[Label]:
+def _integer_labels(labels: Tensor) -> list[Label]:
     if labels.is_complex() or labels.dtype == torch.bool:
         kind = str(labels.dtype).removeprefix("torch.")
         raise InputError(f"y: labels are text or whole numbers, not {kind}")
@@ -179,7 +181,7 @@ def _whole_numbers(labels: Tensor) -> list[Label]:
     return labels.long().tolist()
 
 
-def expect(samples: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def expect_samples(samples: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Refuses samples of another shape or dtype than the learner's."""
     given = tuple(samples.shape[1:])
     if given != shape or samples.dtype != dtype:

@@ -40,7 +40,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], list[str]]:
 def origins(package: str) -> dict[str, Origin]:
     """Returns where each name of a package comes from, in the order in which they are listed."""
     found: dict[str, Origin] = {}
-    for statement in parsed(package).body:
+    for statement in parse_module(package).body:
         if isinstance(statement, ast.If):  # the only one: if TYPE_CHECKING
             for imported in statement.body:
                 assert isinstance(imported, ast.ImportFrom) and imported.module is not None
@@ -53,7 +53,7 @@ def origins(package: str) -> dict[str, Origin]:
     return found
 
 
-def parsed(module: str) -> ast.Module:
+def parse_module(module: str) -> ast.Module:
     """Returns the source of a module, which need not have been imported."""
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None

@@ -30,13 +30,13 @@ class LearnerLock:
         if not self._changing.acquire(blocking=False):
             raise InputError("this learner is learning already: it takes one batch after another")
         try:
-            with self.looking():
+            with self.reading():
                 yield
         finally:
             self._changing.release()
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
+    def reading(self) -> Iterator[None]:
         """To predict or to save: between two steps, never during one."""
         me = threading.get_ident()
         with self._news:

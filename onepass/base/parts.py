@@ -40,10 +40,10 @@ class Samples(NamedTuple):
         return [Samples(*piece) for piece in pieces]
 
 
-Show = Callable[[], Tensor]
+MakeViews = Callable[[], Tensor]
 
 
-def not_shown() -> Tensor:
+def views_not_kept() -> Tensor:
     raise LookupError("these logits were made without keeping the views")
 
 
@@ -53,12 +53,12 @@ class Output(NamedTuple):
     logits: Tensor
     y: Tensor
     weight: Tensor
-    show: Show = not_shown
+    make_views: MakeViews = views_not_kept
 
     @property
     def views(self) -> Tensor:
         """What the network was shown: another one may be asked about the same."""
-        return self.show()
+        return self.make_views()
 
     @classmethod
     def of_all(cls, outputs: Sequence[Output]) -> Output:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 NETWORKS = "onepass.networks"
-_named: set[str] = set()  # by the user, in this process
+_user_named: set[str] = set()  # by the user, in this process
 
 
-def import_named(modules: Sequence[str]) -> None:
+def import_modules(modules: Sequence[str]) -> None:
     """Imports modules that the user has named; what they register can be used from here on. They
     are looked for in the present folder too, after everywhere else."""
     for module in modules:
@@ -39,52 +39,52 @@ def import_named(modules: Sequence[str]) -> None:
             import_module(module)
         except ModuleNotFoundError as problem:
             if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
-                raise _not_imported(module, problem) from problem
+                raise _import_error(module, problem) from problem
             raise InputError(
                 f"there is no module {module!r}: install it, or run this where it lies"
             ) from None
         except Exception as problem:  # whatever it does
-            raise _not_imported(module, problem) from problem
-        _named.add(module)
+            raise _import_error(module, problem) from problem
+        _user_named.add(module)
 
 
-def _not_imported(module: str, problem: Exception) -> InputError:
-    return InputError(f"the module {module!r} cannot be imported: {_in_a_line(problem)}")
+def _import_error(module: str, problem: Exception) -> InputError:
+    return InputError(f"the module {module!r} cannot be imported: {_describe_error(problem)}")
 
 
-def _in_a_line(problem: Exception) -> str:
+def _describe_error(problem: Exception) -> str:
     """Words of our own say enough; others come with the name of their error."""
     kind = "" if isinstance(problem, OnepassError) else f"{type(problem).__name__}: "
     return shortened(f"{kind}{' '.join(str(problem).split())}")
 
 
-def named(reference: str) -> Any:
+def import_reference(reference: str) -> Any:
     """What `package.module:name` stands for: to write that is to name the module.
 
-    >>> named("onepass.base.errors:InputError")
+    >>> import_reference("onepass.base.errors:InputError")
     <class 'onepass.base.errors.InputError'>
     """
     module, _, name = reference.partition(":")
-    import_named([module])
+    import_modules([module])
     try:
         return attrgetter(name)(sys.modules[module])
     except AttributeError:
         raise InputError(f"the module {module!r} has no {quoted(name)}") from None
 
 
-def is_named(reference: str) -> bool:
+def user_named(reference: str) -> bool:
     """Whether the user has named the module of a network, or its package, in this process, or has
     installed what brings it."""
     module = reference.partition(":")[0]
-    if any(f"{module}.".startswith(f"{one}.") for one in _named):
+    if any(f"{module}.".startswith(f"{one}.") for one in _user_named):
         return True
-    return reference in (one.value for one in installed(NETWORKS).values())
+    return reference in (one.value for one in installed_entry_points(NETWORKS).values())
 
 
-def expect_named(setting: object, where: str) -> None:
+def expect_user_named(setting: object, where: str) -> None:
     """A network that a file asks for as `module:name` is code: it is imported, and called, only if
     the user has named it."""
-    if isinstance(setting, str) and ":" in setting and not is_named(setting):
+    if isinstance(setting, str) and ":" in setting and not user_named(setting):
         module = setting.partition(":")[0]
         raise InputError(
             f"{where} asks for the network {quoted(setting)}, which is code: if you trust it, name "
@@ -96,14 +96,14 @@ def expect_named(setting: object, where: str) -> None:
 
 
 @cache
-def installed(group: str) -> dict[str, EntryPoint]:
+def installed_entry_points(group: str) -> dict[str, EntryPoint]:
     """What installed packages bring of one kind, by name; nothing is imported yet."""
     from importlib.metadata import entry_points
 
     return {one.name: one for one in entry_points(group=group)}
 
 
-def load(entry: EntryPoint, what: str) -> None:
+def load_entry_point(entry: EntryPoint, what: str) -> None:
     """Imports what an installed package brings, which thereby registers itself."""
     try:
         entry.load()
@@ -111,5 +111,5 @@ def load(entry: EntryPoint, what: str) -> None:
         package = entry.dist.name if entry.dist else entry.value
         raise InputError(
             f"the {what} {entry.name!r} of the package {package!r} cannot be loaded: "
-            f"{_in_a_line(problem)}"
+            f"{_describe_error(problem)}"
         ) from problem

@@ -26,14 +26,14 @@ class Declaration(NamedTuple):
     summary: str
 
 
-class Names(Generic[Entry]):
+class Registry(Generic[Entry]):
     """A registry of one kind of thing: a name is given once, an unknown one is answered with the
     nearest. Ours are registered in the modules of a package `home`, by a decorator that is called
     like the kind; installed packages bring others (their entry points of the `group`). Both are
     imported when they are asked for.
 
-    >>> colours = Names[int]("colour")
-    >>> colours.add("red", 0xFF0000, defined=Names)
+    >>> colours = Registry[int]("colour")
+    >>> colours.add("red", 0xFF0000, defined=Registry)
     >>> colours["red"]
     16711680
     >>> colours["rad"]
@@ -108,18 +108,18 @@ class Names(Generic[Entry]):
     def _load(self, name: str) -> None:
         """What is installed registers itself when it is imported."""
         entry = self._installed()[name]
-        plugins.load(entry, self.kind)
+        plugins.load_entry_point(entry, self.kind)
         if name not in self.entries:
             raise InputError(f"{entry.value} was to register the {self.kind} {name!r}, and has not")
 
     def _installed(self) -> dict[str, Any]:
-        return plugins.installed(self.group) if self.group else {}
+        return plugins.installed_entry_points(self.group) if self.group else {}
 
 
 def _declarations(module: str, kind: str) -> list[tuple[str, Declaration]]:
     return [
         (ast.literal_eval(decorator.args[0]), _declaration(module, decorator, defined))
-        for defined in lazy.parsed(module).body
+        for defined in lazy.parse_module(module).body
         if isinstance(defined, ast.FunctionDef | ast.ClassDef)
         for decorator in defined.decorator_list
         if isinstance(decorator, ast.Call)

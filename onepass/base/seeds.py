@@ -34,7 +34,7 @@ def permutation(count: int, rng: torch.Generator) -> torch.Tensor:
 
 
 @contextmanager
-def forked(rng: torch.Generator) -> Iterator[None]:
+def seeded_global_generator(rng: torch.Generator) -> Iterator[None]:
     """For code that can draw from the global generator only: inside, one draw from ours has seeded
     it; afterwards it is as it was."""
     import torch

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.devices import at_hand, finest
+from onepass.base.devices import is_on_host, widest_float
 from onepass.base.expect import expect_number
 from onepass.memory.store import Store
 
@@ -31,14 +31,14 @@ class Reservoir(Store):
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
-        if at_hand(self.offered):
-            self._add_those_let_in(x, y, **fields)
+        if is_on_host(self.offered):
+            self._add_on_host(x, y, **fields)
         else:
             number = torch.arange(1, len(y) + 1, device=y.device)
             self.write(self._slots(number), x, y, **fields)
-        self._have_offered(len(y))
+        self._count_offered(len(y))
 
-    def _add_those_let_in(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+    def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """The same where numbers can be looked at: most batches of a long stream bring nothing."""
         offered, size = int(self.offered), int(self.size)
         places = (
@@ -53,7 +53,7 @@ class Reservoir(Store):
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
-        return torch.rand(count, generator=self.rng, device=device, dtype=finest(device))
+        return torch.rand(count, generator=self.rng, device=device, dtype=widest_float(device))
 
     def _slots(self, number: Tensor, part: Tensor | None = None) -> Tensor:
         """Where the samples with these numbers in the batch, from 1, go; who is not let in, or
@@ -68,7 +68,7 @@ class Reservoir(Store):
         overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
         return place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
 
-    def _have_offered(self, more: Tensor | int) -> None:
+    def _count_offered(self, more: Tensor | int) -> None:
         self.offered += more
         self.size += more
         self.size.clamp_(max=self.capacity)

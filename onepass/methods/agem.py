@@ -48,7 +48,7 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import combined, of_free_rows
+from onepass.nets import add_gradients, zero_frozen_rows
 
 
 def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) -> list[Tensor]:
@@ -61,7 +61,7 @@ def project(gradient: list[Tensor], reference: list[Tensor], applies: Tensor) ->
     g, r = (torch.cat([piece.flatten() for piece in each]) for each in (gradient, reference))
     square = torch.dot(r, r).clamp(min=torch.finfo(r.dtype).tiny)  # r = 0 gives factor 0, not nan
     factor = torch.dot(g, r).clamp(max=0) / square * applies
-    return combined(gradient, reference, -factor)
+    return add_gradients(gradient, reference, -factor)
 
 
 @method(

@@ -54,7 +54,7 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Dealing
+from onepass.memory import RoundRobin
 
 
 def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
@@ -139,7 +139,7 @@ class ASER(Replay):
     pool: int = 200
     neighbours: int = 3
 
-    store: Dealing = field(init=False)
+    store: RoundRobin = field(init=False)
     traits: ClassVar[Traits] = Traits(least_memory=2)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -164,8 +164,8 @@ class ASER(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Dealing:
-        return Dealing(self.memory, shape, dtype, rng)
+    ) -> RoundRobin:
+        return RoundRobin(self.memory, shape, dtype, rng)
 
     @property
     def half(self) -> int:
@@ -221,8 +221,10 @@ class ASER(Replay):
             >= self.memory
         )
         self.store.add(stream.x, stream.y)
-        judges = self.store.dealt(self.half)  # E                                     (h)
-        slots = self.store.others(self.half, judges)  # the memory's candidates       (h)
+        judges = self.store.round_robin_slots(
+            self.half
+        )  # E                                     (h)
+        slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
         evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
         values = shapley(evaluation.then(new), candidates, self.neighbours)  #    (h + b, h + b)

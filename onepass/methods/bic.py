@@ -58,7 +58,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import HeldOut, Sifted
+from onepass.memory import FilteredReservoir, HeldOutSet
 from onepass.nets import Classifier
 
 NEWTON_STEPS = 50
@@ -185,8 +185,8 @@ class BiC(Replay):
     decay: float = 0.1
     temperature: float = 2.0
 
-    store: Sifted = field(init=False)
-    held_out: HeldOut = field(init=False)
+    store: FilteredReservoir = field(init=False)
+    held_out: HeldOutSet = field(init=False)
     previous: PreviousNetwork = field(init=False)
     correction: LogitCorrection = field(init=False)
     _held: Tensor = field(init=False)

@@ -52,7 +52,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.trainer import Trainer
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 from onepass.nets import Head, cosine_head
 
 POWER = 0.66  # the exponent in f
@@ -142,8 +142,8 @@ class CCIL(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Balanced:
-        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    ) -> BalancedMemory:
+        return BalancedMemory(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":

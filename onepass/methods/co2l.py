@@ -66,7 +66,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import ByFeatures, Classifier, projected, projection
+from onepass.nets import Classifier, FeatureClassifier, project, projection_head
 
 VIEWS = 2
 BASE_TEMPERATURE = 0.07  # the 0.07 of L_asym
@@ -211,7 +211,7 @@ class Co2L(Replay):
             require(self, name, getattr(self, name) > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        return {"projection": projection(features, rng)}
+        return {"projection": projection_head(features, rng)}
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
@@ -251,7 +251,7 @@ class Co2L(Replay):
         held = int(self.store.size)  # samples in the memory
         features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
         self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return ByFeatures(
+        return FeatureClassifier(
             self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
         )
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import cross_entropy, fractions, sample_cross_entropy
+from onepass.functional.losses import cross_entropy, normalised_weights, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.memory import MixedReservoir, Store
@@ -122,9 +122,11 @@ class ER(Replay):
         each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
         weights = [out.weight for out in outputs]
         if self.loss == "sum":
-            shares = torch.cat([fractions(weight) for weight in weights])  # 1/b or 1/r  (b + r)
+            shares = torch.cat(
+                [normalised_weights(weight) for weight in weights]
+            )  # 1/b or 1/r  (b + r)
         else:
-            shares = fractions(torch.cat(weights))  # 1 / (b + r)
+            shares = normalised_weights(torch.cat(weights))  # 1 / (b + r)
         loss = torch.dot(each, shares)
 
         self.keep(x, y)

@@ -41,7 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, mean
@@ -67,7 +67,7 @@ def draw_partners(
     valid = torch.stack([same & ~own, ~same & in_batch]) & there
     counts = valid.int().cumsum(dim=2)
     total = counts[..., -1:]  # number of valid entries                          (2, b, 1)
-    uniform = torch.rand(total.shape, generator=rng, device=y.device, dtype=finest(y.device))
+    uniform = torch.rand(total.shape, generator=rng, device=y.device, dtype=widest_float(y.device))
     # the k-th valid entry, for a random k: the first whose running count reaches k
     drawn = torch.searchsorted(counts, (uniform * total).long() + 1)
     itself = torch.arange(len(y), device=y.device).unsqueeze(1)

@@ -61,9 +61,9 @@ from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory
 from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 from onepass.nets import Head
-from onepass.nets.norms import Norms
+from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0
@@ -253,8 +253,8 @@ class GDumb(WithMemory):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Balanced:
-        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    ) -> BalancedMemory:
+        return BalancedMemory(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def cost(self, batch: int) -> ImageCount:
         return ImageCount(trained=0)

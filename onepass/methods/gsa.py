@@ -54,7 +54,7 @@ from torch import Tensor
 from onepass.base.parts import ImageCount, Output, Samples, Step
 from onepass.base.settings import Preset, require
 from onepass.functional.imbalance import Balance, class_weight, log_class_scale
-from onepass.functional.losses import cross_entropy, mean, sample_cross_entropies_against
+from onepass.functional.losses import cross_entropy, mean, scaled_sample_cross_entropies
 from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory
 from onepass.memory import MixedReservoir
@@ -91,7 +91,7 @@ def within_and_across(
     against_old, against_new = old.log(), new.log() + log_v  # a log mask: 0 or -inf
     other_side = torch.where(arrived[out.y].unsqueeze(1), against_old, against_new)  # (m, C)
     rivals = torch.stack([against_old.expand_as(other_side), other_side])  # (2, m, C)
-    return sample_cross_entropies_against(out, rivals)
+    return scaled_sample_cross_entropies(out, rivals)
 
 
 @method(

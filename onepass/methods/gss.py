@@ -52,8 +52,8 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Filling
-from onepass.nets import Gradients, batch_gradients
+from onepass.memory import FillFirst
+from onepass.nets import Gradients, gradients_per_batch
 
 FIRST_SCORE = 0.1
 TINY = torch.finfo(torch.float32).tiny
@@ -237,4 +237,4 @@ class GSS(Replay):
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return cross_entropy(Output(logits, y, weight), among=self.seen)
 
-        return batch_gradients(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)
+        return gradients_per_batch(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)

@@ -75,7 +75,7 @@ from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
 from onepass.memory import Reservoir
 from onepass.nets import build
-from onepass.nets.optimisers import forget_rows
+from onepass.nets.optimisers import reset_rows
 
 MIXED = 4  # mixtures for each image
 BETA = 20
@@ -317,4 +317,4 @@ class IL2A(Replay):
         self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
-            forget_rows(self.trainer.optimizer, parameter, slice(None))
+            reset_rows(self.trainer.optimizer, parameter, slice(None))

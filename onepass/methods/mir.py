@@ -51,7 +51,7 @@ from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, sample_cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.nets import after_step, combined, logits_with
+from onepass.nets import add_gradients, logits_with, parameters_after_step
 
 
 def highest_scored(scores: Tensor, samples: Samples, count: int) -> Samples:
@@ -130,7 +130,7 @@ class MIR(Replay):
         replay_loss = cross_entropy(replay_out, among=self.seen)
 
         self.keep(x, y)
-        self.trainer.descend_along(combined(g, self.trainer.gradients(replay_loss)))
+        self.trainer.descend_along(add_gradients(g, self.trainer.gradients(replay_loss)))
         loss = stream_loss + replay_loss
         return Step.of(loss, stream_out, replay_out, stream=stream_loss, replay=replay_loss)
 

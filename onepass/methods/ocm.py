@@ -68,7 +68,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import build, projected
+from onepass.nets import build, project
 
 PROJECTED = 128  # at most: a narrower network keeps its width
 VIEWS = 2
@@ -313,7 +313,7 @@ class OCM(Replay):
         """Returns both views of R(X) of each batch, from one forward pass of all."""
         plain = torch.cat(turns)
         features = self.model.features(torch.cat([plain, self.views.augmented(plain)]))
-        z = projected(self.model, features)
+        z = project(self.model, features)
         f = F.normalize(features.float())
         sizes, (width, all_of_f) = [len(batch) for batch in turns], (z.shape[1], f.shape[1])
         starts = torch.randint(
@@ -346,4 +346,4 @@ class OCM(Replay):
         model = self.previous.model
         features = model.features(torch.cat([turns, views]))
         of_turns, of_views = torch.split(features, [len(turns), len(views)])
-        return projected(model, of_turns), model.on(model.head, of_views)
+        return project(model, of_turns), model.on(model.head, of_views)

@@ -56,7 +56,7 @@ from onepass.functional.losses import supervised_contrastive
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.nets import ByFeatures, NearestMean, projected, projection
+from onepass.nets import FeatureClassifier, NearestMean, project, projection_head
 
 VIEWS = 2
 REVIEW_DIVISOR = 10  # of the gradients
@@ -129,7 +129,7 @@ class SCR(Replay):
         require(self, "temperature", self.temperature > 0, "positive")
 
     def extra_modules(self, features: int, rng: torch.Generator) -> dict[str, nn.Module]:
-        return {"projection": projection(features, rng)}
+        return {"projection": projection_head(features, rng)}
 
     def cost(self, batch: int) -> ImageCount:
         return ImageCount(trained=VIEWS * (batch + self.replay) * self.views_per_sample)
@@ -178,4 +178,4 @@ class SCR(Replay):
         weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
         self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return ByFeatures(self.trainer.answering, means)
+        return FeatureClassifier(self.trainer.answering, means)

@@ -40,7 +40,7 @@ from torch import Tensor
 from onepass.base.expect import expect_rows
 from onepass.base.parts import ImageCount, Output, Samples, StatefulPart, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import mean, sample_cross_entropy_against
+from onepass.functional.losses import mean, scaled_sample_cross_entropy
 from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from onepass.base import devices
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import as_html, brief, quoted
+from onepass.base.settings import expect_type
+from onepass.base.text import html_table, quoted, short_value
 from onepass.data.base import Dataset
 
 log = logging.getLogger("onepass")
@@ -60,8 +60,8 @@ class Stream:
         *,
         derived: Mapping[str, object] | None = None,
     ) -> None:
-        check("batch", batch, int)
-        check("boundaries", boundaries, bool)
+        expect_type("batch", batch, int)
+        expect_type("boundaries", boundaries, bool)
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
         _check_order(dataset, order)
@@ -87,9 +87,9 @@ class Stream:
         return f"<{type(self).__name__} of {quoted(self.dataset.name)}: {told}>"
 
     def _repr_html_(self) -> str:
-        chosen = {name: brief(value) for name, value in self.spec.items() if name != "stream"}
+        chosen = {name: short_value(value) for name, value in self.spec.items() if name != "stream"}
         facts = {"dataset": self.dataset.name, **self._facts, **chosen}
-        return as_html(type(self).__name__, facts)
+        return html_table(type(self).__name__, facts)
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -145,7 +145,7 @@ class Stream:
 
     def _has_room_on(self, device: torch.device) -> bool:
         size = self.dataset.train_x.nbytes + self.dataset.test_x.nbytes
-        free = devices.free_bytes(device)
+        free = devices.free_gpu_bytes(device)
         if free is None or 2 * size <= free:
             return True
         log.warning(

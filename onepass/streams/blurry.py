@@ -6,7 +6,7 @@ import torch
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
@@ -49,7 +49,7 @@ class Blurry(Stream):
         boundaries: bool = True,
     ) -> None:
         for name, value in (("n", n), ("m", m)):
-            check(name, value, float)
+            expect_type(name, value, float)
             if not 0 <= value <= 100:
                 raise InputError(f"{name} is a percentage, not {value}")
         groups = deal_classes(dataset, tasks, class_order, seed)

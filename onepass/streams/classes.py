@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 
 ClassOrder = Literal["natural", "shuffled"]
@@ -21,7 +21,7 @@ def deal_classes(
     dataset: Dataset, tasks: Tasks, class_order: ClassOrder, seed: int
 ) -> list[list[int]]:
     """The classes of each task: as named, or dealt out as evenly as they go, larger tasks first."""
-    check("class_order", class_order, ClassOrder)
+    expect_type("class_order", class_order, ClassOrder)
     if not isinstance(tasks, int):
         if class_order != "natural":
             raise InputError("tasks that name their classes have an order already")

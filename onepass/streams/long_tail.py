@@ -8,7 +8,7 @@ import torch
 
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
 from onepass.streams.classes import ClassOrder, Tasks, deal_classes, indices_of_class, shuffled
@@ -56,7 +56,7 @@ class LongTail(Stream):
         seed: int = 0,
         boundaries: bool = True,
     ) -> None:
-        check("rho", rho, float)
+        expect_type("rho", rho, float)
         if rho < 1:
             raise InputError(f"rho must be at least 1, not {rho}")
         groups = deal_classes(dataset, tasks, class_order, seed)

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.streams.base import Stream
@@ -29,7 +29,7 @@ class StreamInfo:
     seeded: bool
 
 
-STREAMS = Names[StreamInfo]("stream", "onepass.streams", "onepass.streams")
+STREAMS = Registry[StreamInfo]("stream", "onepass.streams", "onepass.streams")
 
 
 def stream(key: str) -> Callable[[type[S]], type[S]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check, read
+from onepass.base.settings import expect_type, parse_setting
 from onepass.base.text import quoted
 from onepass.data.base import Dataset
 from onepass.streams.base import Stream
@@ -35,8 +35,8 @@ def parse_stream(text: str) -> dict[str, Any]:
             raise UnknownNameError(f"key of stream {table['stream']!r}", key, valid)
         if key in table:
             raise InputError(f"{key} is said twice in {quoted(text)}")
-        table[key] = read(key, value, _text_type(valid[key]))
-        check(key, table[key], _text_type(valid[key]))
+        table[key] = parse_setting(key, value, _text_type(valid[key]))
+        expect_type(key, table[key], _text_type(valid[key]))
     return table
 
 
@@ -81,7 +81,7 @@ def make_stream(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Str
         if key not in valid:
             raise UnknownNameError(f"key of stream {name!r}", key, valid)
         if not (valid[key] == Tasks and isinstance(value, list)):  # groups, checked where dealt
-            check(key, value, _text_type(valid[key]))
+            expect_type(key, value, _text_type(valid[key]))
     found = STREAMS[name]
     seeded = {"seed": seed} if found.seeded else {}
     return found.make(dataset=dataset, **seeded, **chosen)
@@ -89,7 +89,7 @@ def make_stream(dataset: Dataset, table: Mapping[str, Any], *, seed: int) -> Str
 
 def arguments(name: str) -> dict[str, Any]:
     """What a stream takes, besides dataset and seed, with types."""
-    check("stream", name, str)
+    expect_type("stream", name, str)
     return STREAMS[name].arguments
 
 

@@ -47,7 +47,7 @@ def an_output():
 
 def test_the_views_of_an_output_are_made_when_they_are_asked_for():
     asked = []
-    output = an_output()._replace(show=lambda: asked.append(1) or torch.zeros(2, 4))
+    output = an_output()._replace(make_views=lambda: asked.append(1) or torch.zeros(2, 4))
     assert not asked
     assert output.views.shape == (2, 4)
     assert asked == [1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 
-def put_back(monkeypatch: pytest.MonkeyPatch, *registries: Names) -> None:
+def put_back(monkeypatch: pytest.MonkeyPatch, *registries: Registry) -> None:
     """From here on the test has its own copy of these registries."""
     for names in registries:
         names.all()  # a module that is imported in the test would not register again after it

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning.memory_contents import memory_bytes
 from onepass.methods.derpp import DERPP, stored_logit_error
 
@@ -123,7 +123,7 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
             continue
         if drawn is None:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            drawn = recorded(learner.store, "independent_slots")
+            drawn = recorded(learner.store, "draw_independent_slots")
         store = learner.store
         kept = (store.x, store.fields["logits"], store.fields["known"])
         before = [one.clone() for one in kept]
@@ -352,7 +352,7 @@ def test_the_cost_the_bytes_and_the_official_preset():
     learner = learner_of(memory=30)
     learner.prepare((6,), torch.float32)
     assert memory_bytes(learner) == 30 * (6 * 4 + 8 + 16 * 4 + 8)
-    official = configured(DERPP, **DERPP.presets["official"].settings)
+    official = construct(DERPP, **DERPP.presets["official"].settings)
     assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount, Samples
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning.trainer import FIRST_CAPACITY
 from onepass.methods.er_aml import ERAML, draw_partners, partner_contrast
 from onepass.nets import CosineHead, Head
@@ -392,7 +392,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_cost_and_the_official_preset():
     assert ERAML().cost(10) == ImageCount(trained=94)
     assert ERAML(mirror=True).cost(10) == ImageCount(trained=188)
-    official = configured(ERAML, **ERAML.presets["official"].settings)
+    official = construct(ERAML, **ERAML.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.temperature) == ("cosine", "sgd", 0.2)
 
 

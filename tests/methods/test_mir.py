@@ -10,7 +10,7 @@ from torch import nn
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.functional.losses import cross_entropy
 from onepass.methods.mir import MIR, highest_scored
 
@@ -304,7 +304,7 @@ def test_the_default_keeps_the_official_five_candidates_for_each_replay():
 
 
 def test_the_official_preset_learns():
-    learner = configured(MIR, **MIR.presets["official"].settings, net="mlp", device="cpu")
+    learner = construct(MIR, **MIR.presets["official"].settings, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 

@@ -10,7 +10,7 @@ import onepass
 from onepass import ClassIncremental, Dataset, InputError, Stream, streams
 from onepass.base import seeds
 from onepass.data import load
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 from onepass.streams import (
     STREAMS,
@@ -195,7 +195,7 @@ def test_filling_in_keeps_what_is_said_and_what_the_stream_takes(backwards):
 
 def test_a_job_runs_on_a_stream_that_takes_neither_tasks_nor_batch(backwards, tmp_path):
     job = Job("finetune", "digits", stream="backwards", device="cpu")
-    result = run(job, tmp_path, checkpoint=None)
+    result = run_job(job, tmp_path, checkpoint=None)
     assert result.tasks == 1
     assert result.steps == 29
 

@@ -229,7 +229,7 @@ def test_an_order_that_numbers_no_samples_is_refused(order):
 def test_samples_stay_on_the_host_if_a_device_has_no_room_for_them(
     free, where, monkeypatch, caplog
 ):
-    monkeypatch.setattr(devices, "free_bytes", lambda device: free)
+    monkeypatch.setattr(devices, "free_gpu_bytes", lambda device: free)
     stream = ClassIncremental(dataset([100, 100]), tasks=2)  # 400 bytes with the test samples
     moved = stream.on(torch.device("meta"))
     x, y = moved.batch(3)
