@@ -106,7 +106,7 @@ class AGEM(Replay):
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf       (r)
         (replay_out,) = self.forward(replay)  # logits                (r, C)
         replay_loss = cross_entropy(replay_out, among=self.seen)  # 0 if the memory is empty
-        r = of_free_rows(self.model, self.trainer.gradients(replay_loss))
+        r = zero_frozen_rows(self.model, self.trainer.gradients(replay_loss))
 
         later_task = self.old.any()
         self.keep(x, y)

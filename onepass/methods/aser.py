@@ -199,7 +199,8 @@ class ASER(Replay):
     def retrieve(self, stream: Samples) -> Samples:
         """Returns X^buf (r): samples of the highest adversarial value; random ones until the memory
         is full."""
-        slots = self.store.dealt(min(self.eligible + self.half, self.memory))  # C, then E
+        total = min(self.eligible + self.half, self.memory)
+        slots = self.store.round_robin_slots(total)  # C, then E
         candidates, evaluation, new = self.embed(slots, self.eligible, stream)
         helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}    (C)
         intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}    (C)
@@ -208,22 +209,18 @@ class ASER(Replay):
 
         # both ways are computed, because a captured step cannot branch
         index = torch.arange(self.replay, device=self.trainer.torch_device)
-        random, genuine = self.store.slots(self.replay)
+        random, genuine = self.store.draw_slots(self.replay)
         full = self.store.size >= self.memory
         slots = torch.where(full, best.index_select(0, index % count), random)
-        return self.store.at(slots, torch.where(full, index < count, genuine), fallback=stream)
+        genuine = torch.where(full, index < count, genuine)
+        return self.store.samples_at(slots, genuine, fallback=stream)
 
     def update(self, stream: Samples) -> None:
         """Fills free slots, then lets other stream samples replace stored ones of lower value."""
-        # without a free slot                                                         (b)
-        waits = (
-            self.store.size + torch.arange(len(stream.y), device=self.trainer.torch_device)
-            >= self.memory
-        )
+        number = torch.arange(len(stream.y), device=self.trainer.torch_device)
+        waits = self.store.size + number >= self.memory  # no slot is free for it          (b)
         self.store.add(stream.x, stream.y)
-        judges = self.store.round_robin_slots(
-            self.half
-        )  # E                                     (h)
+        judges = self.store.round_robin_slots(self.half)  # E                         (h)
         slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
         evaluation, stored, new = self.embed(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))

@@ -221,15 +221,17 @@ class BiC(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         slots = self.memory - self.store.capacity
-        self.held_out = HeldOut(slots, shape, dtype, self.trainer.rngs["draws"])
+        self.held_out = HeldOutSet(slots, shape, dtype, self.trainer.rngs["draws"])
         self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
         self.correction = LogitCorrection(len(self.seen), self.trainer.torch_device)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Sifted:
+    ) -> FilteredReservoir:
         """Makes the reservoir of samples for replay; `build` makes the held-out memory."""
-        return Sifted(self.memory - round(self.validation * self.memory), shape, dtype, rng)
+        return FilteredReservoir(
+            self.memory - round(self.validation * self.memory), shape, dtype, rng
+        )
 
     def cost(self, batch: int) -> ImageCount:
         images = (batch + self.replay) * self.views_per_sample
@@ -240,7 +242,7 @@ class BiC(Replay):
             lots = torch.rand(
                 len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
-            self._held = self.held_out.wanted(y, lots < self.validation)
+            self._held = self.held_out.fitting(y, lots < self.validation)
         held = self._held  # samples of V, not of X                                          (b)
         stream = Samples.of(x, y)._replace(weight=(~held).float())
         replay = self.store.draw(self.replay, fallback=stream)  #                           (r)

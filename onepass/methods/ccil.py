@@ -17,9 +17,9 @@ rate is lower.
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
 - The authors choose the exemplars of new classes before they train a task, from all of its data.
-  Here the memory is kept balanced as samples arrive, greedily (`memory.Balanced`, GDumb's). So X^ex
-  begins with the first stored sample, not with the second task. In one task with linear logits this
-  is ER.
+  Here the memory is kept balanced as samples arrive, greedily (`memory.BalancedMemory`, GDumb's).
+  So X^ex begins with the first stored sample, not with the second task. In one task with linear
+  logits this is ER.
 - The division by |K| is the authors' code, whose mean runs over samples and classes. With tasks of
   equal size f / |K| falls while f rises.
 - `distillation` is 1, not the authors' 5. `later_rate`, the factor of the learning rate after the

@@ -258,4 +258,4 @@ class Co2L(Replay):
 
 def project_views(model: Classifier, views: Tensor) -> Tensor:
     """Returns z of views, (n, 128), rows of unit length."""
-    return projected(model, model.features(views))
+    return project(model, model.features(views))

@@ -2,7 +2,7 @@
 needed, a network is trained from scratch on this memory alone.
 
 Paper: Prabhu, Torr, Dokania, "GDumb: A Simple Approach that Questions Our Progress in Continual
-Learning", ECCV 2020. Greedy sampler, with k known classes and M slots (see `memory.Balanced`):
+Learning", ECCV 2020. Greedy sampler, with k known classes and M slots (`memory.BalancedMemory`):
 
     (x, y) is stored if y is unknown or has fewer than floor(M / k) samples in the memory; if the
     memory is full, a random sample of the largest class is dropped for it
@@ -67,7 +67,7 @@ from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
 
 LARGEST_GRADIENT = 10.0
-NORMALISING = (Norms, nn.GroupNorm, nn.LayerNorm)
+NORMALISING = (NormLayer, nn.GroupNorm, nn.LayerNorm)
 UNNORMALISED = 0.2  # factor of the learning rate for a network without normalisation
 
 

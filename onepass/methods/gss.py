@@ -116,7 +116,7 @@ def replacement_probability(victim: Tensor, new: Tensor) -> Tensor:
     return (victim + 1) / (victim + new + 2).clamp(min=TINY)
 
 
-class ScoredMemory(Filling):
+class ScoredMemory(FillFirst):
     """A memory that offers its most redundant samples for replacement once it is full."""
 
     def victims(self, count: int) -> Tensor:
@@ -219,7 +219,7 @@ class GSS(Replay):
     def scores_of(self, stream: Samples) -> tuple[Tensor, Tensor]:
         """Returns c_i of each sample, (b), and whether c < 0: the gradient of the batch points away
         from all subsets."""
-        slots, genuine = self.store.slots(self.subsets * self.subset_size)
+        slots, genuine = self.store.draw_slots(self.subsets * self.subset_size)
         x, y = (held.index_select(0, slots) for held in (self.store.x, self.store.y))
         drawn = Samples(x, y, genuine.float())
         subsets = self.gradients_of(drawn, self.subsets)

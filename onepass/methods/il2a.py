@@ -302,9 +302,8 @@ class IL2A(Replay):
         # y is copied: the memory may store the batch before backward reads y
         y, fields = store.y[slots].clone(), store.fields
         held = fields["known"][slots]
-        logits, known = semantic_logits(
-            head.weight, head.bias, fields["features"][slots], y, held
-        )  # (C, C)
+        # o_kc (C, C), and the classes that have samples in the memory (C)
+        logits, known = semantic_logits(head.weight, head.bias, fields["features"][slots], y, held)
         classes = torch.arange(len(logits), device=self.trainer.torch_device)
         prototypes = Output(logits / self.temperature, classes, (known & self.old).float())
         return cross_entropy(prototypes, among=self.seen)

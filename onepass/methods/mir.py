@@ -138,7 +138,7 @@ class MIR(Replay):
         """Returns s(x), (c): the rise of each sample's loss after one step along these
         gradients."""
         inputs = self.views.normalise(samples.x)  # not augmented
-        virtual = after_step(self.model, gradients, self.lr)  # theta'
+        virtual = parameters_after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
             Output(logits_with(self.trainer.evaluator, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)

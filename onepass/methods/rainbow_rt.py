@@ -134,7 +134,7 @@ class RainbowRT(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Rebuilt:
+    ) -> RebuiltMemory:
         """Makes the memory for replay; `build` makes the reservoir of candidates."""
         quarter = math.ceil(self.memory / 4)
         candidates = quarter if self.candidates is None else self.candidates

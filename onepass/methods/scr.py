@@ -150,7 +150,7 @@ class SCR(Replay):
         plain = self.views.plain(samples.x)  # X, n = b + r samples
         first = plain if self.first_view == "plain" else self.views.augmented(plain)
         second = self.views.augmented(plain)
-        z = torch.cat([projected(self.model, self.model.features(v)) for v in (first, second)])
+        z = torch.cat([project(self.model, self.model.features(v)) for v in (first, second)])
         views = VIEWS * self.views_per_sample  # per sample; z is (views n, 128)
         y, weight = (part.repeat(views) for part in (samples.y, samples.weight))
         return supervised_contrastive(z, y, weight, self.temperature)

@@ -173,7 +173,7 @@ class SSIL(Replay):
 
         is_new = self.new[both_out.y]  # y in N, else y in O                          (b + r)
         rivals = torch.where(is_new.unsqueeze(1), self.new, self.old)  #              (b + r, C)
-        each = sample_cross_entropy_against(both_out, rivals.log())
+        each = scaled_sample_cross_entropy(both_out, rivals.log())
         if self.loss == "mean":
             apart_loss = mean(each, both_out.weight)
         else:
