@@ -122,9 +122,8 @@ class ER(Replay):
         each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
         weights = [out.weight for out in outputs]
         if self.loss == "sum":
-            shares = torch.cat(
-                [normalised_weights(weight) for weight in weights]
-            )  # 1/b or 1/r  (b + r)
+            # 1/b for stream samples, 1/r for replayed ones                          (b + r)
+            shares = torch.cat([normalised_weights(weight) for weight in weights])
         else:
             shares = normalised_weights(torch.cat(weights))  # 1 / (b + r)
         loss = torch.dot(each, shares)

@@ -1,5 +1,6 @@
-"""Streams: in which order, and in which pieces, a dataset reaches the learner. Modules here import
-`data` and `base`; a stream of your own is one file with `@stream` and one line here."""
+"""Streams: the order and the batches in which a dataset reaches the learner. Modules here import
+only `data` and `base`. A stream of your own is one file with `@stream` and one import here.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -159,7 +159,7 @@ def test_without_tasks_a_class_belongs_to_the_task_that_first_has_it(data):
 
 
 def test_a_task_without_samples_is_refused(data):
-    with pytest.raises(InputError, match="task 2 of the stream would have no samples"):
+    with pytest.raises(InputError, match="task 2 of the stream has no samples"):
         Stream(data, [torch.arange(3), torch.arange(0)])
 
 
