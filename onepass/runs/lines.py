@@ -14,6 +14,7 @@ from typing import Any
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
+from onepass.base.text import BYTE_ORDER_MARK
 from onepass.runs.result import Result
 
 SUFFIX = ".jsonl"
@@ -88,6 +89,9 @@ def _read_text(path: Path) -> str:
     if not path.is_file():
         raise RunError(f"{path} is not a file" if path.exists() else f"there is no file {path}")
     try:
-        return path.read_text("utf-8")
+        text = path.read_text("utf-8")
     except UnicodeDecodeError:
-        raise RunError(f"{path} is damaged: it is not text") from None
+        raise RunError(f"{path} is damaged: it is not UTF-8 text") from None
+    if text.startswith(BYTE_ORDER_MARK):
+        raise RunError(f"{path} begins with a byte order mark: save it as UTF-8 without BOM")
+    return text
