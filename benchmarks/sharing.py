@@ -15,7 +15,7 @@ from multiprocessing import get_context
 import torch
 
 from onepass.executors.processes.cuda_mps import sharing
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.runs.environment import surroundings
 from onepass.tools.bench import Batches, Case
 
@@ -85,7 +85,7 @@ def main():
     given = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in given.pairs)
     case = Case(given.method, settings=settings, device="cuda", steps=given.steps)
-    images = images_of(case.learner(), case.batch).trained
+    images = images_per_batch(case.learner(), case.batch).trained
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":

@@ -29,7 +29,7 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -210,7 +210,7 @@ def _walk_batches(
             listener.scored(tick)
         yield tick
     works = False
-    if learner.book.told:  # tasks that are told end as those of a Stream do
+    if learner.class_index.told:  # tasks that are told end as those of a Stream do
         with clock.training:
             works = learner.end_task()
     if works or not isinstance(tick, Point):
@@ -270,7 +270,7 @@ def _scored(
     loss: float,
     boundary: bool,
 ) -> Point:
-    expect_finite(learner)
+    expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}

@@ -20,7 +20,7 @@ Texts = np.ndarray[Any, np.dtype[np.str_]]
 
 
 @dataclass
-class ClassBook:
+class ClassIndex:
     """Labels to rows of the head, and boundaries, told or inferred.
 
     A boundary is inferred when unseen classes arrive after `gap` batches without any, unless
@@ -81,7 +81,7 @@ class ClassBook:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassBook:
+    def from_state(cls, state: dict[str, Any], gap: int, steps: int) -> ClassIndex:
         """As it was after so many steps; unless it cannot have been so."""
         expect_alike(state, cls(gap).state_dict(), "book")
         expect_number(state["gap"], gap, gap, "book.gap")

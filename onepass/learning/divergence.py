@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 
-def expect_finite(learner: Learner) -> None:
+def expect_not_diverged(learner: Learner) -> None:
     """Raises a TrainingError if the last loss or a parameter is not finite."""
     loss = learner._last_loss
     if loss is not None and not bool(torch.isfinite(loss)):
         raise _diverged(learner, f"the loss of {learner.key!r} is {float(loss)}")
     if learner._prepared:
-        expect_finite_network(learner, learner.model)
+        expect_finite_parameters(learner, learner.model)
 
 
-def expect_finite_network(learner: Learner, net: nn.Module) -> None:
+def expect_finite_parameters(learner: Learner, net: nn.Module) -> None:
     """Raises a TrainingError if a parameter of a network is not finite."""
     if not _all_finite(net):
         raise _diverged(learner, f"the parameters of {learner.key!r} are not finite")

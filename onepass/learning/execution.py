@@ -20,27 +20,29 @@ from onepass.base.parts import Step
 
 EngineKind = Literal["auto", "eager", "graph"]
 StepFunction = Callable[[Tensor, Tensor], Step]
-Notice = Callable[[], None]
+Callback = Callable[[], None]
 WARM_UP = 3
 
 
-def nobody() -> None:
+def do_nothing() -> None:
     """Takes no notice."""
 
 
-class Eager:
+class EagerEngine:
     """Calls the step."""
 
     capture_seconds = 0.0
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor, replaying: Notice = nobody) -> Step:
+    def run(
+        self, step: StepFunction, x: Tensor, y: Tensor, replaying: Callback = do_nothing
+    ) -> Step:
         return step(x, y)
 
     def reset(self, *, other_step: bool = False) -> None:
         pass
 
 
-class Graph:
+class GraphEngine:
     """Captures the step when a few batches of one size have come in a row, and replays it for every
     batch of that size; others run eagerly. Captured generators go on where they were, so the
     numbers drawn are those of the eager step."""
@@ -61,14 +63,16 @@ class Graph:
         if other_step:
             self.row = 0
 
-    def run(self, step: StepFunction, x: Tensor, y: Tensor, replaying: Notice = nobody) -> Step:
+    def run(
+        self, step: StepFunction, x: Tensor, y: Tensor, replaying: Callback = do_nothing
+    ) -> Step:
         """Runs the step, or calls `replaying` and replays it, which runs no Python of the step."""
         if self.graph is None or x.shape != self.x.shape:
             # how many batches of this size have come in a row
             self.row = self.row + 1 if x.shape == self.size else 1
             self.size = x.shape
             if self.row <= WARM_UP:
-                return self._eagerly(step, x, y)
+                return self._run_eagerly(step, x, y)
             self.graph = None
             self.x, self.y = x.clone(), y.clone()
             self.graph = self._capture(step, self.x, self.y)
@@ -82,7 +86,7 @@ class Graph:
         # copies, since the next replay writes into the graph's own tensors
         return Step(loss, named, tuple(output.clone() for output in self.step.outputs))
 
-    def _eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+    def _run_eagerly(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """On a stream of its own, as capture asks of what it will capture."""
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
@@ -118,14 +122,14 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-def make(
+def make_engine(
     kind: EngineKind, capturable: bool, where: torch.device, generators: Iterable[torch.Generator]
-) -> Eager | Graph:
+) -> EagerEngine | GraphEngine:
     """`auto` is a graph on a GPU, for methods whose step can be captured."""
     if kind == "graph" and where.type != "cuda":
         raise InputError("engine 'graph' needs a GPU")
     if kind == "graph" and not capturable:
         raise InputError("engine 'graph' is not for this method: its step cannot be captured")
     if kind == "eager" or where.type != "cuda" or not capturable:
-        return Eager()
-    return Graph(generators)
+        return EagerEngine()
+    return GraphEngine(generators)

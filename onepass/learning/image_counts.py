@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 
-def images_of(learner: Learner, batch: int) -> ImageCount:
+def images_per_batch(learner: Learner, batch: int) -> ImageCount:
     """Returns all images that a stream batch of this size costs, once tasks and memory are under
     way; copies of the network count like the network itself."""
-    own, once = learner.cost(batch), learner.cost_of_letting_in(batch)
-    shown = learner.shown(batch) if learner.distil else 0
+    own, once = learner.cost(batch), learner.cost_of_storing(batch)
+    shown = learner.teacher_images(batch) if learner.distil else 0
     trained = own.trained - once.trained + shown * learner.distil_raw
     scored = own.scored - once.scored + shown
     return once + ImageCount(learner.repeats * trained, learner.repeats * scored)

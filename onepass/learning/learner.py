@@ -45,14 +45,14 @@ from onepass.base.text import as_html, brief, quoted
 from onepass.functional.views import Augment, Views, can_be_captured, expect_colours
 from onepass.learning import execution
 from onepass.learning.checkpoint import file, validate
-from onepass.learning.class_index import ClassBook, Texts
-from onepass.learning.divergence import expect_finite, expect_finite_network
+from onepass.learning.class_index import ClassIndex, Texts
+from onepass.learning.divergence import expect_finite_parameters, expect_not_diverged
 from onepass.learning.memory_contents import (
     MemoryContents,
     RemovalReport,
-    chosen,
-    kept_in,
-    removed_from,
+    contents_of,
+    removal_mask,
+    remove_samples,
     stores_of,
 )
 from onepass.learning.network_copies import Rule
@@ -161,7 +161,7 @@ class Learner(ABC):
 
     store: Store = field(init=False)
     steps: int = field(init=False, default=0)
-    book: ClassBook = field(init=False)
+    class_index: ClassIndex = field(init=False)
     _task_ended: bool = field(init=False, default=False)
     _only_predicts: bool = field(init=False, default=False)  # its memory is gone
     _names: dict[Label, str] = field(init=False, default_factory=dict)
@@ -194,18 +194,18 @@ class Learner(ABC):
     def scorer(self) -> nn.Module:
         """Returns what gives scores (n, C) of normalised inputs over the head's capacity, in
         evaluation mode: the network that answers, or a module made for the state of now."""
-        return self.trainer.answering
+        return self.trainer.predicting_model
 
     @abstractmethod
     def cost(self, batch: int) -> ImageCount:
         """Returns the images of one step of the method's own on a stream batch of this size, once
         tasks and memory are under way; copies of the network count like the network itself."""
 
-    def cost_of_letting_in(self, batch: int) -> ImageCount:
+    def cost_of_storing(self, batch: int) -> ImageCount:
         """Returns those of them that only the last step on a batch needs."""
         return ImageCount(0)
 
-    def shown(self, batch: int) -> int:
+    def teacher_images(self, batch: int) -> int:
         """Returns how many of them the average is shown too: those whose logits the step trains."""
         return self.cost(batch).trained
 
@@ -261,7 +261,7 @@ class Learner(ABC):
             self.trainer.output(pieces[place], batch, partial(self._piece, views, sizes, place))
             for place, batch in enumerate(batches)
         ]
-        self.trainer.note(outputs, batches)
+        self.trainer.record_forward(outputs, batches)
         return outputs
 
     def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
@@ -273,14 +273,14 @@ class Learner(ABC):
         for batch, piece in zip(batches, self.views.cut(self.views(x), sizes), strict=True):
             logits = self.model.train_forward(piece)
             outputs.append(self.trainer.output(logits, batch, partial(Tensor.detach, piece)))
-            self.trainer.note(outputs[-1:], [batch])
+            self.trainer.record_forward(outputs[-1:], [batch])
         return outputs
 
     def keep(self, x: Tensor, y: Tensor, store: Store | None = None, **fields: Tensor) -> None:
         """Offers the batch to the memory, which has it after the next `descend`, or at the end of
         the step: what is drawn before does not know it."""
         into = self.store if store is None else store
-        self.trainer.let_in(lambda: into.add(x, y, **fields), x, y, *fields.values())
+        self.trainer.store_later(lambda: into.add(x, y, **fields), x, y, *fields.values())
 
     def descend(self, loss: Tensor) -> None:
         """One optimiser step; rows of the head that are spare or frozen stay where they are."""
@@ -298,24 +298,27 @@ class Learner(ABC):
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
         expect_colours(self.augment, samples)
-        with self._changing():
+        with self._exclusive():
             if not self._prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
             inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
-            brings_new = self.book.has_unseen(batch)
+            brings_new = self.class_index.has_unseen(batch)
             if brings_new:
-                self.book.expect_kind_of(batch[0])
+                self.class_index.expect_kind_of(batch[0])
             try:
-                with self._undoing_admission(batch) if brings_new else nullcontext():
-                    rows = self._admit(batch)
+                with self._undo_new_classes_if_failing(batch) if brings_new else nullcontext():
+                    rows = self._assign_rows(batch)
                     x = samples.to(self.trainer.torch_device)
                     step = self.trainer.run(self.step, x, rows)
                 if not brings_new:  # it moves the book only once it has been learned
-                    self.book.enter(batch)
+                    self.class_index.enter(batch)
             except BaseException:
                 self._scorer = None
                 if not self.steps:  # nothing was learned: as if nothing had been tried
-                    self._trainer, self.book = None, ClassBook(self.gap, told=self.book.told)
+                    self._trainer, self.class_index = (
+                        None,
+                        ClassIndex(self.gap, told=self.class_index.told),
+                    )
                 raise
             self.steps += 1
             self._last_loss = step.loss  # looked at when someone looks, not now
@@ -326,14 +329,14 @@ class Learner(ABC):
         """Says that the running task is over, so that what a method does then is done before it is
         scored; `new_task` says it too. Returns whether the method had anything to do. If it fails,
         the learner is unfinished."""
-        with self._changing():
+        with self._exclusive():
             return self._end_task()
 
     def new_task(self) -> None:
         """Says that a new task begins; from the first call on boundaries are no longer inferred."""
-        with self._changing():
+        with self._exclusive():
             self._end_task()
-            self.book.told = True
+            self.class_index.told = True
             self._begin_task()
 
     def scores(self, x: Any) -> Tensor:
@@ -351,18 +354,18 @@ class Learner(ABC):
     def snapshot(self) -> Predictor:
         """What the learner knows now, for other threads to predict with while it goes on."""
         with self._lock.looking(), torch.inference_mode(False):
-            return self._predictor().on_its_own()
+            return self._predictor().independent_copy()
 
     @property
     def classes(self) -> list[Label]:
         """The labels seen so far, in order of arrival."""
-        return list(self.book.labels)
+        return list(self.class_index.labels)
 
     @property
     def class_names(self) -> list[str]:
         """What each of `classes` is called: as in the dataset that a run learned it from, else by
         its label. Set them as a dataset has them: of labels 0, 1 and so on."""
-        return [self._names.get(label, str(label)) for label in self.book.labels]
+        return [self._names.get(label, str(label)) for label in self.class_index.labels]
 
     @class_names.setter
     def class_names(self, names: Sequence[str]) -> None:
@@ -371,7 +374,7 @@ class Learner(ABC):
     @property
     def task(self) -> int:
         """How many boundaries there have been."""
-        return self.book.task
+        return self.class_index.task
 
     @property
     def _prepared(self) -> bool:
@@ -390,7 +393,7 @@ class Learner(ABC):
     def kept(self) -> MemoryContents:
         """The samples that the memory holds now, as copies, with their labels."""
         with self._lock.looking():
-            return kept_in(stores_of(self), self.classes)
+            return contents_of(stores_of(self), self.classes)
 
     def forget(self, label: Any = None, *, where: Any = None) -> RemovalReport:
         """Removes samples from the memory: those of a label, or those `where` a mask over `kept` is
@@ -404,11 +407,11 @@ class Learner(ABC):
             raise InputError("forget takes a label, or where=, one of the two")
         if label is not None and label not in self.classes:
             raise InputError(f"label {quoted(label)} has not been learned: see learner.classes")
-        with self._changing():
+        with self._exclusive():
             self._scorer = None  # it may have been made from the memory
             kept = self.kept
-            gone = chosen(kept.y == label if where is None else where, kept)
-            return removed_from(stores_of(self), gone, unlearned=self.traits.trains_to_score)
+            gone = removal_mask(kept.y == label if where is None else where, kept)
+            return remove_samples(stores_of(self), gone, unlearned=self.traits.trains_to_score)
 
     @property
     def views_per_sample(self) -> int:
@@ -437,7 +440,7 @@ class Learner(ABC):
         make_plain(self)
         check_types(self)
         self.check_settings()
-        self.book = ClassBook(self.gap)
+        self.class_index = ClassIndex(self.gap)
 
     def __setattr__(self, name: str, value: object) -> None:
         """A setting that is already in use would only seem to change."""
@@ -485,7 +488,7 @@ class Learner(ABC):
         was not done before."""
         if self.steps:
             raise InputError(f"this {type(self).__name__} has learned already")
-        with self._changing():
+        with self._exclusive():
             self._prepare(shape, dtype)
 
     # ---- saving
@@ -496,13 +499,13 @@ class Learner(ABC):
 
         With `memory=False` the file holds no training samples: who opens it can predict, and
         cannot learn on."""
-        file.write(Path(path), file.content(self, memory=memory))
+        file.write_checkpoint(Path(path), file.checkpoint_content(self, memory=memory))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
         with self._lock.looking():
             self._expect_finished()
-            own = {"steps": self.steps, "book": self.book.state_dict()}
+            own = {"steps": self.steps, "book": self.class_index.state_dict()}
             if not self.steps:
                 return own
             return {**own, "finished": self._task_ended, **self.trainer.state_dict()}
@@ -516,15 +519,15 @@ class Learner(ABC):
             torch.inference_mode(False),
             devices.current(self.device),
         ):
-            book = validate.book_of(state, self.gap)
+            book = validate.class_index_from(state, self.gap)
             try:
-                self._become(state, book)
+                self._restore(state, book)
             except BaseException as problem:
                 self._trainer, self.steps = None, 0
                 if isinstance(problem, CheckpointError) or not isinstance(problem, Exception):
                     raise
                 raise CheckpointError(f"the state does not fit: {problem}") from problem
-            self.book = book
+            self.class_index = book
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
@@ -538,7 +541,7 @@ class Learner(ABC):
     # ---- behind the door
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """One at a time, with gradients whether or not the caller has switched them off. What is
         made in inference mode can never be trained."""
         if self._only_predicts:
@@ -560,17 +563,17 @@ class Learner(ABC):
                 "the last checkpoint with onepass.open"
             )
 
-    def _become(self, state: dict[str, Any], book: ClassBook) -> None:
+    def _restore(self, state: dict[str, Any], book: ClassIndex) -> None:
         """Goes on where the learner was that has this state. The book is left to the caller."""
         self._scorer = None
         if not state["steps"]:
             return
         self._prepare(tuple(state["shape"]), validate.DTYPES[state["dtype"]])
         trainer, classes = self.trainer, len(book.labels)
-        validate.expect_rows_for(state, trainer, classes)
+        validate.expect_head_rows(state, trainer, classes)
         trainer.make_room(len(state["new"]))
         trainer.add_rows(0, classes, train=not (self.head == "frozen" and book.task))
-        validate.expect_fitting(state, trainer, classes)
+        validate.expect_fitting_state(state, trainer, classes)
         trainer.load_state_dict(state, state["steps"])
         self.steps, self._task_ended = state["steps"], state["finished"]
 
@@ -592,38 +595,38 @@ class Learner(ABC):
             raise InputError(f"the net cannot take samples of {shape}: {told}") from problem
         try:
             self.build(shape, dtype)
-            self._trainer.tell(parts_of(self))
+            self._trainer.attach_parts(parts_of(self))
         except BaseException:
             self._trainer = None
             raise
 
     @contextmanager
-    def _undoing_admission(self, batch: list[Label]) -> Iterator[None]:
+    def _undo_new_classes_if_failing(self, batch: list[Label]) -> Iterator[None]:
         """Takes new classes back if what is done here fails before it has moved the network; not
         the boundary before them, nor the room that the head made for them."""
         self._draw_boundary_before(batch)
-        before = deepcopy(self.book)
+        before = deepcopy(self.class_index)
         known = len(before.labels)
         try:
-            with self.trainer.undoing_rows(
-                known, known + len(set(batch) - self.book.row_of.keys())
+            with self.trainer.undo_new_rows_if_failing(
+                known, known + len(set(batch) - self.class_index.row_of.keys())
             ):
                 yield
         except BaseException:
             if not self.trainer.unfinished:
-                self.book = before
+                self.class_index = before
             raise
 
-    def _admit(self, batch: list[Label]) -> Tensor:
+    def _assign_rows(self, batch: list[Label]) -> Tensor:
         """Returns rows of the labels; unseen classes get the next rows, after a boundary if one is
         due."""
-        if self.book.has_unseen(batch):
+        if self.class_index.has_unseen(batch):
             self._draw_boundary_before(batch)
-            known = len(self.book.labels)
-            self.book.enter(batch)
+            known = len(self.class_index.labels)
+            self.class_index.enter(batch)
             train = not (self.head == "frozen" and self.task)
-            self.trainer.add_rows(known, len(self.book.labels), train=train)
-        rows = torch.tensor([self.book.row_of[label] for label in batch])
+            self.trainer.add_rows(known, len(self.class_index.labels), train=train)
+        rows = torch.tensor([self.class_index.row_of[label] for label in batch])
         if self.trainer.torch_device.type != "cuda":
             return rows.to(self.trainer.torch_device)
         return rows.pin_memory().to(
@@ -631,13 +634,13 @@ class Learner(ABC):
         )  # without waiting for the GPU
 
     def _draw_boundary_before(self, batch: list[Label]) -> None:
-        if self.book.boundary_due(batch):
+        if self.class_index.boundary_due(batch):
             self._end_task()
             self._begin_task()
 
     def _end_task(self) -> bool:
         """Ends the running task if that is due, and returns whether the method had work to do."""
-        if self._task_ended or not self.book.batches:
+        if self._task_ended or not self.class_index.batches:
             return False
         self.trainer.unfinished = True
         self.on_task_end()
@@ -648,13 +651,13 @@ class Learner(ABC):
 
     def _begin_task(self) -> None:
         """Draws the boundary, unless the running task has had no batch yet."""
-        if not self.book.batches:
+        if not self.class_index.batches:
             return
         self.trainer.unfinished = True
-        self.book.close_task()
+        self.class_index.close_task()
         self._task_ended = False
         if self.traits.later_steps_differ and self.task == 1:
-            self.trainer.expect_another_step()
+            self.trainer.expect_changed_step()
         self.trainer.new_task()
         self.trainer.unfinished = False
 
@@ -669,18 +672,18 @@ class Learner(ABC):
             dtype=trainer.dtype,
             where=trainer.torch_device,
             normalise=trainer.views.normalise,
-            scorer=self._made_scorer(),
+            scorer=self._current_scorer(),
             mirrored=self.mirror_scores and len(trainer.shape) == 3,
         )
 
-    def _made_scorer(self) -> nn.Module:
+    def _current_scorer(self) -> nn.Module:
         now = (self.steps, self.task, self._task_ended)
         if self._scorer is None or self._scorer[0] != now:
             # what is made here may have to be trained
             with torch.inference_mode(False), devices.current(self.device):
-                expect_finite(self)
+                expect_not_diverged(self)
                 made = self.scorer()
-                if made is not self.trainer.evaluator:
-                    expect_finite_network(self, made)
+                if made is not self.trainer.eval_model:
+                    expect_finite_parameters(self, made)
             self._scorer = now, made
         return self._scorer[1]

@@ -14,7 +14,7 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Label
 from onepass.base.text import as_html, quoted, shortened
 from onepass.learning.class_index import Texts, labels_of
-from onepass.learning.network_copies import Copy
+from onepass.learning.network_copies import NetworkCopy
 from onepass.memory import Store
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def memory_bytes(learner: Learner) -> int:
 def copy_bytes(learner: Learner) -> int:
     """Returns what copies of the network take."""
     parts = learner.trainer.parts.values()
-    return sum(part.bytes for part in parts if isinstance(part, Copy))
+    return sum(part.bytes for part in parts if isinstance(part, NetworkCopy))
 
 
-def kept_in(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
+def contents_of(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
     """What these memories hold, one after the other, each in the order of its slots."""
     held = [(store.x[: int(store.size)], store.y[: int(store.size)]) for store in stores]
     if not held:
@@ -85,7 +85,7 @@ def kept_in(stores: Iterable[Store], classes: list[Label]) -> MemoryContents:
     return MemoryContents(x, labels_of(rows, classes))
 
 
-def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> RemovalReport:
+def remove_samples(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> RemovalReport:
     """Removes the samples of a mask over all that these memories hold, (n)."""
     sizes = [int(store.size) for store in stores]
     for store, part in zip(stores, torch.split(gone, sizes), strict=True):
@@ -94,7 +94,7 @@ def removed_from(stores: Sequence[Store], gone: Tensor, *, unlearned: bool) -> R
     return RemovalReport(removed, len(gone) - removed, unlearned)
 
 
-def chosen(where: Any, kept: MemoryContents) -> Tensor:
+def removal_mask(where: Any, kept: MemoryContents) -> Tensor:
     """A mask over what is kept, (n), given as one or as a function of samples and labels."""
     given = where(kept.x, kept.y) if callable(where) else where
     try:

@@ -29,7 +29,7 @@ PART = 4  # a quarter
 LONGEST = 1000  # steps
 
 
-class Copy(StatefulPart):
+class NetworkCopy(StatefulPart):
     """A second network with the weights and BatchNorm statistics of the first, evaluating.
 
     Calling it gives logits (n, C) of views, without a gradient.
@@ -72,7 +72,7 @@ class Copy(StatefulPart):
         return {}
 
 
-class PreviousNetwork(Copy):
+class PreviousNetwork(NetworkCopy):
     """The network as it was when it was last taken, by default at each boundary.
 
     Parameters
@@ -97,7 +97,7 @@ class PreviousNetwork(Copy):
                     parameter.data = parameter.data.bfloat16()
 
     @torch.no_grad()
-    def take(self) -> None:
+    def take_copy(self) -> None:
         """From now on it is the network as it is now; in place, as a captured step needs it."""
         now = _values(self.network)
         for name, kept in _values(self.model).items():
@@ -109,14 +109,14 @@ class PreviousNetwork(Copy):
 
     def new_task(self) -> None:
         if self.at_boundaries:
-            self.take()
+            self.take_copy()
 
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self.known = pad_rows(self.known, rows - len(self.known))
 
 
-class WeightAverage(Copy):
+class WeightAverage(NetworkCopy):
     """An exponential average of the network over the optimiser's steps.
 
         mean_t = mean_{t-1} + rate_t (network_t - mean_{t-1})
@@ -137,16 +137,16 @@ class WeightAverage(Copy):
     def __init__(self, trainer: Trainer, rule: Rule) -> None:
         super().__init__(trainer)
         self.rule = rule
-        self._pairs = _Pairs(self.model, self.network)
-        self._teacher = tied_batch_norm_copy(self.model, self.network)
+        self._tensor_pairs = _TensorPairs(self.model, self.network)
+        self._batch_norm_teacher = tied_batch_norm_copy(self.model, self.network)
         self.updates = torch.zeros((), device=trainer.torch_device)
         self._classes = trainer.seen.sum()
 
     @torch.no_grad()
-    def teach(self, views: Tensor) -> Tensor:
+    def teacher_logits(self, views: Tensor) -> Tensor:
         """Its logits (n, C) of views, where BatchNorm has the statistics of these views, as in the
         network that trains, and leaves its own alone."""
-        return self._teacher.train_forward(views)
+        return self._batch_norm_teacher.train_forward(views)
 
     def rate(self) -> Tensor:
         """How far it moves towards the network at this update."""
@@ -166,15 +166,15 @@ class WeightAverage(Copy):
     def follow(self) -> None:
         self.updates += 1
         rate = self.rate()
-        for means, now in self._pairs.averaged():
+        for means, now in self._tensor_pairs.averaged():
             _move_towards(means, now, rate)
-        for copies, now in self._pairs.copied():
+        for copies, now in self._tensor_pairs.copied():
             torch._foreach_copy_(copies, now)
 
     def grow(self, rows: int) -> None:
         super().grow(rows)
-        self._pairs = _Pairs(self.model, self.network)
-        self._teacher = tied_batch_norm_copy(self.model, self.network)
+        self._tensor_pairs = _TensorPairs(self.model, self.network)
+        self._batch_norm_teacher = tied_batch_norm_copy(self.model, self.network)
 
 
 def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
@@ -194,7 +194,7 @@ def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
     )
 
 
-class _Pairs:
+class _TensorPairs:
     """The tensors of a copy beside those of the network that can move: found once, since a step of
     a small network takes hardly longer than to look for them."""
 

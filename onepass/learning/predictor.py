@@ -44,7 +44,7 @@ class Predictor:
         samples = inputs.as_samples(x)
         inputs.expect(samples, self.shape, self.dtype)
         scores = self._scores(samples)
-        if not _are_scores(scores) and _are_scores(self._scores(torch.zeros_like(samples[:1]))):
+        if not _all_valid(scores) and _all_valid(self._scores(torch.zeros_like(samples[:1]))):
             raise InputError("x holds values that are too large: their scores are not finite")
         return scores
 
@@ -61,11 +61,11 @@ class Predictor:
         """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's."""
         return labels_of(self.scores(x).argmax(dim=1), self.classes)
 
-    def on_its_own(self) -> Predictor:
+    def independent_copy(self) -> Predictor:
         """With copies of all that it needs: what becomes of the learner no longer matters."""
         return replace(self, scorer=copy.deepcopy(self.scorer).requires_grad_(False))
 
 
-def _are_scores(values: Tensor) -> bool:
+def _all_valid(values: Tensor) -> bool:
     """Neither infinite nor NaN; minus infinity is the score of what cannot be."""
     return bool((values < torch.inf).all())

@@ -39,7 +39,7 @@ class WithMemory(Learner):
     norms: Literal["running", "memory"] = "running"
 
     store: Store = field(init=False)
-    newest: Newest = field(init=False)
+    newest: NewestClasses = field(init=False)
 
     def check_settings(self) -> None:
         super().check_settings()
@@ -51,7 +51,7 @@ class WithMemory(Learner):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.store = self.make_store(shape, dtype, self.trainer.rngs["draws"])
         if self.norms == "memory":
-            self.newest = Newest(self.trainer.torch_device)
+            self.newest = NewestClasses(self.trainer.torch_device)
 
     def make_store(self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> Store:
         """The memory; a method with one of its own makes it here."""
@@ -59,16 +59,16 @@ class WithMemory(Learner):
 
     def scorer(self) -> nn.Module:
         if self.norms == "running" or not has_training_norms(self.model):
-            return self.trainer.answering
+            return self.trainer.predicting_model
         x = torch.cat([store.x[: int(store.size)] for store in stores_of(self)])
         y = torch.cat([store.y[: int(store.size)] for store in stores_of(self)])
-        share = new_share(int(self.newest.first), len(self.classes))
-        x = x[partly_new(self.newest.among(y), share)]
-        self.trainer.spend("scores", ImageCount(trained=0, scored=len(x)))
-        return recalibrated_copy(self.trainer.answering, self.model, self.views.normalise(x))
+        share = newest_share(int(self.newest.first), len(self.classes))
+        x = x[mix_newest(self.newest.contains(y), share)]
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=len(x)))
+        return recalibrated_copy(self.trainer.predicting_model, self.model, self.views.normalise(x))
 
 
-class Newest(StatefulPart):
+class NewestClasses(StatefulPart):
     """The classes of the last task that brought any: a task whose classes are yet to come, or all
     known, changes nothing. They are the rows from `first` on, since rows come in order of arrival.
     """
@@ -81,29 +81,29 @@ class Newest(StatefulPart):
     def classes_are(self, seen: Tensor, new: Tensor) -> None:
         self.first.copy_(torch.where(new.any(), seen.sum() - new.sum(), self.first))
 
-    def among(self, y: Tensor) -> Tensor:
+    def contains(self, y: Tensor) -> Tensor:
         """Which of some labels are of these classes, a mask (n)."""
         return y >= self.first
 
 
-def new_share(old: int, known: int) -> float:
+def newest_share(old: int, known: int) -> float:
     """How much of the statistics is of the newest classes, if so many of those known are older."""
     odds = min(NEW_ODDS, MOST * (known - old) / max(1, old))
     return odds / (1 + odds)
 
 
-def partly_new(is_new: Tensor, share: float) -> Tensor:
+def mix_newest(is_new: Tensor, share: float) -> Tensor:
     """A thousand places among samples that are new or not (a mask, n): a share of them new, the
     rest not; all of one kind if there is no other, and none of no samples."""
     places = torch.arange(len(is_new), device=is_new.device)
     if not is_new.any() or is_new.all():
-        return evenly(places, NORMALISED_BY)
+        return evenly_spaced(places, NORMALISED_BY)
     count = round(share * NORMALISED_BY)
     rest = NORMALISED_BY - count
-    return torch.cat([evenly(places[is_new], count), evenly(places[~is_new], rest)])
+    return torch.cat([evenly_spaced(places[is_new], count), evenly_spaced(places[~is_new], rest)])
 
 
-def evenly(places: Tensor, count: int) -> Tensor:
+def evenly_spaced(places: Tensor, count: int) -> Tensor:
     """So many of the places, evenly spread; each several times if there are fewer, and none of
     none."""
     if not len(places):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onepass.learning.trainer import Trainer, Training
 
 
-class Shown(NamedTuple):
+class ForwardRecord(NamedTuple):
     """What the network said of some samples in one forward, and the samples as they are."""
 
     outputs: Sequence[Output]
@@ -51,7 +51,7 @@ class SelfDistillation:
         self.settings = settings
         self.averaged: WeightAverage | None = None
         self.teaching: WeightAverage | None = None
-        self._shown: list[Shown] = []
+        self._shown: list[ForwardRecord] = []
         self._lesson: Tensor | None = None
 
     def make_averages(self, trainer: Trainer) -> dict[str, StatefulPart]:
@@ -71,19 +71,21 @@ class SelfDistillation:
         self._shown.clear()
         self._lesson = None
 
-    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+    def record_forward(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
         """Notes what one forward said of some batches: the average will be asked about them too."""
         if self.settings.distil:
-            self._shown.append(Shown(outputs, batches))
+            self._shown.append(ForwardRecord(outputs, batches))
 
-    def add_lesson(self, loss: Tensor, trainer: Trainer) -> Tensor:
+    def add_distillation(self, loss: Tensor, trainer: Trainer) -> Tensor:
         """Returns the loss plus what the average teaches on all that was noted since last time."""
         if not self._shown or self.teaching is None:
             return loss
         shown = list(self._shown)
         self._shown.clear()
         output = Output.of_all([output for forward in shown for output in forward.outputs])
-        taught = torch.cat([self.teaching.teach(forward.views) for forward in shown])  # (n, C)
+        taught = torch.cat(
+            [self.teaching.teacher_logits(forward.views) for forward in shown]
+        )  # (n, C)
         lesson = self._lesson_on(output, taught, trainer)
         if self.settings.distil_raw:  # the network is also shown the samples as they are
             plain = [_as_they_are(forward, trainer) for forward in shown]
@@ -96,13 +98,13 @@ class SelfDistillation:
     def _lesson_on(self, output: Output, taught: Tensor, trainer: Trainer) -> Tensor:
         return distillation(output, taught, trainer.seen, self.settings.distil_temperature)
 
-    def reported(self, done: Step) -> Step:
+    def with_term(self, done: Step) -> Step:
         """Returns the step with the lesson among its terms."""
         if self._lesson is None:
             return done
         return replace(done, terms={**done.terms, "distil": self._lesson})
 
 
-def _as_they_are(shown: Shown, trainer: Trainer) -> Tensor:
+def _as_they_are(shown: ForwardRecord, trainer: Trainer) -> Tensor:
     """Returns the samples, each batch with its mirror images behind, as outputs have them."""
     return torch.cat([trainer.views.plain(batch.x) for batch in shown.samples])

@@ -144,13 +144,17 @@ class Trainer:
         )
         generators = dict.fromkeys(self.rngs.values())  # one may serve two purposes
         capturable = capturable and can_be_captured(settings.augment)
-        self._engine = execution.make(settings.engine, capturable, self.torch_device, generators)
+        self._engine = execution.make_engine(
+            settings.engine, capturable, self.torch_device, generators
+        )
         self.trainable = _trainable(self.model)
         self._twin = tied_eval_copy(self.model)
         self.side_stream = SideStream()
         # what lets a batch into a memory, and the tensors that it reads
-        self._waiting: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
-        self.begins = self.lets_in = True  # whether the step is the first, the last on its batch
+        self._pending: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
+        self.first_repeat = self.last_repeat = (
+            True  # whether the step is the first, the last on its batch
+        )
         self.unfinished = False  # whether something that cannot be undone has begun and not ended
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
@@ -168,7 +172,7 @@ class Trainer:
         )
         self.new, self.old = torch.zeros_like(self.seen), torch.zeros_like(self.seen)
 
-    def tell(self, parts: dict[str, StatefulPart]) -> None:
+    def attach_parts(self, parts: dict[str, StatefulPart]) -> None:
         """Takes the parts of a learner, which are told and saved from now on, and makes averages of
         the network."""
         self.parts = {**self.distillation.make_averages(self), **parts}
@@ -208,50 +212,50 @@ class Trainer:
             return Output(logits, batch.y, batch.weight, show)
         return Output(logits, batch.y.repeat(times), batch.weight.repeat(times), show)
 
-    def apart(self, output: Output, *batches: Samples) -> list[Output]:
+    def split_output(self, output: Output, *batches: Samples) -> list[Output]:
         """What was said of several batches that were forwarded as one, batch by batch: a step
         reports the stream first, then what it replayed."""
         pieces = self.views.cut(output.logits, [len(batch.y) for batch in batches])
         return [self.output(piece, batch) for piece, batch in zip(pieces, batches, strict=True)]
 
-    def note(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
+    def record_forward(self, outputs: Sequence[Output], batches: Sequence[Samples]) -> None:
         """Notes what one forward said of some batches: the average will be asked about them too.
         For steps that do without `forward`."""
-        self.distillation.note(outputs, batches)
+        self.distillation.record_forward(outputs, batches)
 
     @torch.no_grad()
     def features_of(self, x: Tensor, network: Classifier | None = None) -> Tensor:
         """Features (n, features) of raw samples as they are, in evaluation mode, in fp32; those of
         the network that trains, or of another one."""
-        evaluator = self.evaluator if network is None else network
+        evaluator = self.eval_model if network is None else network
         pieces = torch.split(x, PREDICTION_BATCH[self.torch_device.type])
         found = [evaluator.features(self.views.normalise(piece)).float() for piece in pieces]
         return torch.cat(found)
 
-    def spend(self, purpose: Literal["task ends", "scores"], images: ImageCount) -> None:
+    def count_images(self, purpose: Literal["task ends", "scores"], images: ImageCount) -> None:
         """Counts images that went through a network outside of steps."""
         self.image_counts[purpose] = self.image_counts.get(purpose, ImageCount(0)) + images
 
     # ---- steps
 
     @property
-    def evaluator(self) -> Classifier:
+    def eval_model(self) -> Classifier:
         """The network as it is now, in evaluation mode; training does not notice who asks it."""
         retie(self._twin, self.model)
         return self._twin
 
     @property
-    def answering(self) -> Classifier:
+    def predicting_model(self) -> Classifier:
         """The network that predicts, in evaluation mode: the average, where there is one."""
         averaged = self.distillation.averaged
-        return self.evaluator if averaged is None else averaged.model
+        return self.eval_model if averaged is None else averaged.model
 
     @property
     def capture_seconds(self) -> float:
         """How long capturing steps as graphs has taken so far."""
         return self._engine.capture_seconds
 
-    def expect_another_step(self) -> None:
+    def expect_changed_step(self) -> None:
         """The step may do other things from here on: a graph of the one before is of no use."""
         self._engine.reset(other_step=True)
 
@@ -260,56 +264,56 @@ class Trainer:
         the batch into the memory. If it fails before the optimiser moves the network, generators,
         statistics and parts are put back; if later, the trainer stays `unfinished`."""
 
-        def whole(x: Tensor, y: Tensor) -> Step:
+        def all_repeats(x: Tensor, y: Tensor) -> Step:
             # a capture moves nothing
             before = None if parallel.is_capturing(x) else self._mark()
             times = self.settings.repeats
             try:
                 for turn in range(times):
-                    self.begins, self.lets_in = turn == 0, turn == times - 1
-                    done = self.once(step, x, y)
+                    self.first_repeat, self.last_repeat = turn == 0, turn == times - 1
+                    done = self.run_once(step, x, y)
             except BaseException:
-                self._waiting.clear()
+                self._pending.clear()
                 self.side_stream.forget()
                 if before is not None and not self.unfinished:
                     self._back_to(before)
                 raise
             finally:
-                self.begins = self.lets_in = True
+                self.first_repeat = self.last_repeat = True
             return done
 
         with devices.no_subnormals(), explain_single_sample():
-            return self._engine.run(whole, x, y, replaying=self._begin_to_move)
+            return self._engine.run(all_repeats, x, y, replaying=self._mark_unfinished)
 
-    def once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
+    def run_once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Makes one step, of whose terms the lesson of the average is one."""
         self.distillation.begin()
-        done = self.distillation.reported(step(x, y))
+        done = self.distillation.with_term(step(x, y))
         self.finish()
         return done
 
-    def _begin_to_move(self) -> None:
+    def _mark_unfinished(self) -> None:
         self.unfinished = True
 
-    def let_in(self, work: Callable[[], None], *used: Tensor) -> None:
+    def store_later(self, work: Callable[[], None], *used: Tensor) -> None:
         """Does the work, which lets a batch into a memory and reads the tensors `used`, by the end
         of the next `descend` or of the step; unless the step is to be repeated."""
-        if self.lets_in:
-            self._waiting.append((work, used))
+        if self.last_repeat:
+            self._pending.append((work, used))
 
     def finish(self) -> None:
         """Lets in what waits, and waits for what is being let in."""
-        for work, _ in self._waiting:
+        for work, _ in self._pending:
             work()
-        self._waiting.clear()
+        self._pending.clear()
         self.side_stream.wait()
 
     def _store_on_side_stream(self) -> None:
         """A captured step lets in what waits while it computes gradients: nothing in it fails."""
-        if self._waiting and parallel.is_capturing(self._waiting[0][1][0]):
-            for work, used in self._waiting:
+        if self._pending and parallel.is_capturing(self._pending[0][1][0]):
+            for work, used in self._pending:
                 self.side_stream.start(work, *used)
-            self._waiting.clear()
+            self._pending.clear()
 
     def _mark(self) -> Mark:
         return Mark(
@@ -330,7 +334,7 @@ class Trainer:
     def optimise(self, loss: Tensor, largest_gradient: float | None = None) -> None:
         """Makes one optimiser step along the gradient of the loss and of the average's lesson; the
         norm of all gradients is cut to `largest_gradient`."""
-        loss = self.distillation.add_lesson(loss, self)
+        loss = self.distillation.add_distillation(loss, self)
         self._store_on_side_stream()
         for parameter in self.trainable:
             parameter.grad = None
@@ -342,7 +346,7 @@ class Trainer:
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Returns those of the loss and of the average's lesson by every trainable parameter; zeros
         where they do not reach."""
-        loss = self.distillation.add_lesson(loss, self)
+        loss = self.distillation.add_distillation(loss, self)
         return list(
             torch.autograd.grad(loss, self.trainable, allow_unused=True, materialize_grads=True)
         )
@@ -358,7 +362,7 @@ class Trainer:
 
     def _update(self) -> None:
         if not parallel.is_capturing(self.seen):
-            self._begin_to_move()
+            self._mark_unfinished()
         try:
             self.optimizer.step()
         except (TypeError, RuntimeError) as problem:  # such as moments for some parameters only
@@ -371,7 +375,7 @@ class Trainer:
     # ---- classes
 
     @contextmanager
-    def undoing_rows(self, first: int, end: int) -> Iterator[None]:
+    def undo_new_rows_if_failing(self, first: int, end: int) -> Iterator[None]:
         """Takes back the rows that are added here if it fails before the network has moved; the
         head keeps the room that is made for them first."""
         self.make_room(end)
@@ -395,7 +399,7 @@ class Trainer:
     def make_room(self, rows: int) -> None:
         """The head has at least so many rows."""
         while rows > self.model.head.capacity:
-            self._begin_to_move()
+            self._mark_unfinished()
             self._grow(2 * self.model.head.capacity)
             self.unfinished = False
 

@@ -20,7 +20,7 @@ class Traits:
         Settings that must stay as by default, its own or inherited ones, each with the reason.
     quick
         Settings under which a test takes seconds.
-    forgets
+    near_fine_tuning
         It is near fine-tuning by design, where classes do not come back.
     capturable
         Whether a step can be a CUDA graph.
@@ -35,7 +35,7 @@ class Traits:
     exempt: Mapping[str, str] = field(default_factory=dict)
     unsupported: Mapping[str, str] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
-    forgets: bool = False
+    near_fine_tuning: bool = False
     capturable: bool = True
     later_steps_differ: bool = False
     trains_to_score: bool = False

@@ -235,7 +235,7 @@ class BiC(Replay):
         return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        if self.trainer.begins:  # whoever is held out from one step on a batch is from all
+        if self.trainer.first_repeat:  # whoever is held out from one step on a batch is from all
             lots = torch.rand(
                 len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
@@ -257,7 +257,10 @@ class BiC(Replay):
         self.keep(x, y, self.held_out, part=held)
         self.descend(loss)
         return Step.of(
-            loss, *self.trainer.apart(both_out, stream, replay), old=old_loss, labels=label_loss
+            loss,
+            *self.trainer.split_output(both_out, stream, replay),
+            old=old_loss,
+            labels=label_loss,
         )
 
     @torch.no_grad()
@@ -268,11 +271,11 @@ class BiC(Replay):
         of_new = self.new[y]
         if not bool(of_new.any()) or bool(of_new.all()):
             return
-        logits = self.trainer.answering(self.views.normalise(x))[:, : len(self.classes)]
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
+        logits = self.trainer.predicting_model(self.views.normalise(x))[:, : len(self.classes)]
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
         # a small problem, of many small steps: faster on the host
         new = self.new[: len(self.classes)].cpu()
         self.correction.set(self.new, *fitted(logits.cpu(), y.cpu(), new, self.decay))
 
     def scorer(self) -> nn.Module:
-        return Corrected(self.trainer.answering, self.correction)
+        return Corrected(self.trainer.predicting_model, self.correction)

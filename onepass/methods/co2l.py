@@ -245,10 +245,10 @@ class Co2L(Replay):
     def scorer(self) -> nn.Module:
         """A linear classifier of the features of the memory as it is."""
         held = int(self.store.size)
-        features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
-        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
+        features = self.trainer.features_of(self.store.x[:held], self.trainer.predicting_model)
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=held))
         return FeatureClassifier(
-            self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
+            self.trainer.predicting_model, FittedLinear(features, self.store.y[:held], self.seen)
         )
 
 

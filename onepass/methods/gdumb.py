@@ -264,5 +264,5 @@ class GDumb(WithMemory):
         """A network that was trained on the memory as it is."""
         fit = Fit(self)
         with torch.enable_grad():
-            self.trainer.spend("scores", fit.run())
-        return fit.trainer.evaluator
+            self.trainer.count_images("scores", fit.run())
+        return fit.trainer.eval_model

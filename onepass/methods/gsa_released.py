@@ -132,7 +132,7 @@ class GSAReleased(WithMemory):
         # these images are augmented twice, those of X^mix once
         twice = self.views.augmented(self.views(current.x))
         stream_out = self.trainer.output(self.model.train_forward(twice), current, lambda: twice)
-        self.trainer.note([stream_out], [current])
+        self.trainer.record_forward([stream_out], [current])
         self.pass_by(self.new_part(mix.x, size))
         self.pass_by(mix.x)
         (mix_out,) = self.forward(mix)  # logits                                      (m, C)

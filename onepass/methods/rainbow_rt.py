@@ -146,7 +146,7 @@ class RainbowRT(Replay):
 
         self.keep(x, y, self.running)
         self.descend(loss)
-        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def on_task_end(self) -> None:
         """Rebuilds the memory."""
@@ -169,12 +169,12 @@ class RainbowRT(Replay):
         """u of each sample: the share of its copies that are not taken for the class that most of
         them are taken for."""
         votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
         return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
         """S, (samples, rows): how many copies of each sample are taken for each class."""
-        inputs, evaluator = self.views.normalise(x), self.trainer.evaluator
+        inputs, evaluator = self.views.normalise(x), self.trainer.eval_model
         votes = torch.zeros(
             len(x), len(self.seen), dtype=torch.int64, device=self.trainer.torch_device
         )

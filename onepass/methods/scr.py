@@ -166,15 +166,17 @@ class SCR(Replay):
             # all that are held count: this is no draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.trainer.spend("task ends", ImageCount(trained=VIEWS * held * self.views_per_sample))
+        self.trainer.count_images(
+            "task ends", ImageCount(trained=VIEWS * held * self.views_per_sample)
+        )
 
     def scorer(self) -> nn.Module:
         """The nearest of the class means of the memory as it is."""
         held = int(self.store.size)
         features = self.trainer.features_of(
-            self.store.x[:held], self.trainer.answering
+            self.store.x[:held], self.trainer.predicting_model
         )  # u before it is normalised
         weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
-        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return FeatureClassifier(self.trainer.answering, means)
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=held))
+        return FeatureClassifier(self.trainer.predicting_model, means)

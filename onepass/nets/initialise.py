@@ -50,7 +50,7 @@ def _allocate(net: nn.Module) -> None:
 
 
 def _refuse_shared(net: nn.Module) -> None:
-    """`_make_room` would give each of two layers that share a tensor one of its own."""
+    """`_allocate` would give each of two layers that share a tensor one of its own."""
     known = set()
     for name, module in net.named_modules():
         for key, tensor in _tensors(module):

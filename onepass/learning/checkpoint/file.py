@@ -20,7 +20,7 @@ from onepass.base.settings import configured
 from onepass.base.text import in_a_line, quoted, shortened
 from onepass.functional.views import Augment
 from onepass.learning import registry
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
 
@@ -33,7 +33,7 @@ MOST_IMAGES = 2**62
 OWN = {"net": "that network", "augment": "that function"}  # settings that may be code
 
 
-def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
+def checkpoint_content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """What a file must hold to make this learner again: plain values and tensors. A learner that
     has diverged has none: nothing would come of it, and a file that is good would be lost.
 
@@ -56,17 +56,17 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
         "method": learner.key,
         **_module(learner),
         "settings": settings,
-        "state": good_state(learner, memory=memory),
+        "state": finite_state(learner, memory=memory),
         **({} if scorer is None else {"scorer": scorer}),
         "spent": {purpose: list(images) for purpose, images in spent.items()},
         **({"class_names": list(names.values())} if known else {}),
     }
 
 
-def good_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
+def finite_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """Returns the state, perhaps as if the memory were empty; unless learning has diverged."""
     with learner._lock.looking():
-        expect_finite(learner)
+        expect_not_diverged(learner)
         state = learner.state_dict()
         if not memory and learner.steps:
             parts = learner.trainer.parts.items()
@@ -81,14 +81,14 @@ def scorer_state(learner: Learner) -> dict[str, Any] | None:
     if not learner.steps or not stores_of(learner):
         return None
     with learner._lock.looking():
-        return _own_tensors(learner._made_scorer(), learner.trainer.answering)
+        return _own_tensors(learner._current_scorer(), learner.trainer.predicting_model)
 
 
-def only_predict(learner: Learner, state: dict[str, Any]) -> None:
+def restrict_to_predicting(learner: Learner, state: dict[str, Any]) -> None:
     """The memory is not there: scores are made with this `scorer_state`, and nothing is learned
     from here on."""
-    made = learner._made_scorer()  # of an empty memory: what it holds is all to come
-    own = _own_tensors(made, learner.trainer.answering)
+    made = learner._current_scorer()  # of an empty memory: what it holds is all to come
+    own = _own_tensors(made, learner.trainer.predicting_model)
     expect_alike(state, own, "scorer")
     for name, value in own.items():
         value.copy_(state[name])
@@ -111,14 +111,14 @@ def _module(learner: Learner) -> dict[str, str]:
     return {} if module.startswith("onepass.") else {"module": module}
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """The whole file or, if it cannot be written, the one that was there before."""
     buffer = io.BytesIO()  # torch turns a full disk into an error that does not say so
     torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
     write_atomically(path, lambda file: file.write(buffer.getbuffer()))
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> dict[str, Any]:
     """Tensors and plain values only: a file that asks for code to be run is refused unread."""
     try:
         with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
@@ -158,7 +158,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (str, int, float, bool)
 
 
-def restored(
+def learner_from_content(
     content: dict[str, Any],
     path: str,
     *,
@@ -183,12 +183,12 @@ def restored(
     )
 
 
-def restored_to_predict(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
+def learner_for_predicting(content: dict[str, Any], path: str, *, device: str = "auto") -> Learner:
     """As `restored`, for a command that will not train: a function of the user's own that augments
     is not missed, unless the method trains when scores are asked for."""
     training = [info.key for info in registry.methods() if info.learner.traits.trains_to_score]
     lacks = content["settings"].get("augment", "") is None and content.get("method") not in training
-    return restored(content, path, device=device, augment="none" if lacks else None)
+    return learner_from_content(content, path, device=device, augment="none" if lacks else None)
 
 
 def _expect_code(content: dict[str, Any], path: str) -> None:
@@ -222,7 +222,7 @@ def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
     learner = configured(registry.get(content["method"]).learner, **settings)
     learner.load_state_dict(content["state"])
     if "scorer" in content:
-        only_predict(learner, content["scorer"])
+        restrict_to_predicting(learner, content["scorer"])
     if content.get("class_names") is not None:
         _expect_names(content["class_names"], learner.classes)
         learner.class_names = content["class_names"]
@@ -266,4 +266,6 @@ def open_learner(
     needs, and imports nothing by itself.
     """
     plugins.import_named(imports)
-    return restored(read(Path(path)), str(path), device=device, net=net, augment=augment)
+    return learner_from_content(
+        read_checkpoint(Path(path)), str(path), device=device, net=net, augment=augment
+    )

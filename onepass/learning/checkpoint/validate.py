@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onepass.base.errors import CheckpointError
 from onepass.base.expect import expect_alike, expect_keys, expect_kind, expect_number
-from onepass.learning.class_index import ClassBook
+from onepass.learning.class_index import ClassIndex
 from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
 
@@ -27,13 +27,13 @@ OF_THE_TRAINER = ("new", "shape", "dtype", "model", "optimizer", "parts", "gener
 BEGUN = (*NEW, "finished", *OF_THE_TRAINER)
 
 
-def book_of(state: dict[str, Any], gap: int) -> ClassBook:
+def class_index_from(state: dict[str, Any], gap: int) -> ClassIndex:
     """The class book in a saved state, which has every entry that it must have."""
     expect_kind(state, dict, "state")
     steps = expect_number(state.get("steps"), 0, MOST_STEPS, "steps")
     expect_kind(state["steps"], int, "steps")
     expect_keys(state, BEGUN if steps else NEW, "state")
-    book = ClassBook.from_state(state["book"], gap, steps)
+    book = ClassIndex.from_state(state["book"], gap, steps)
     if steps:
         expect_kind(state["finished"], bool, "finished")
         _expect_samples(state["shape"], state["dtype"], state["parts"])
@@ -59,7 +59,7 @@ def _expect_samples(shape: Any, dtype: Any, parts: Any) -> None:
                 raise CheckpointError(f"shape is {shape}, but parts.{name}.x holds {held}")
 
 
-def expect_rows_for(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
+def expect_head_rows(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
     """Refuses a head that has no room for so many classes, or as many rows as none grows to."""
     expect_kind(state["new"], Tensor, "new")
     capacity = trainer.model.head.capacity
@@ -70,7 +70,7 @@ def expect_rows_for(state: dict[str, Any], trainer: Trainer, classes: int) -> No
         raise CheckpointError(f"new has a row that none of the {classes} classes has")
 
 
-def expect_fitting(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
+def expect_fitting_state(state: dict[str, Any], trainer: Trainer, classes: int) -> None:
     """The state is one of this trainer's settings, whose head has a row for each of so many
     classes already."""
     expect_alike(state["model"], dict(trainer.model.state_dict()), "model")
