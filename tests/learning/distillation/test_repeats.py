@@ -58,7 +58,7 @@ def test_repeats_train_more_often():
 @pytest.mark.parametrize("key", ["er", "gsa", "derpp", "rainbow-rt", "ocm"])
 def test_the_memory_is_offered_each_sample_once(key, monkeypatch):
     offered = []
-    have_offered = Reservoir._count_offered
+    count_offered = Reservoir._count_offered
     monkeypatch.setattr(
         Reservoir,
         "_count_offered",
