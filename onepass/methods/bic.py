@@ -253,8 +253,8 @@ class BiC(Replay):
         label_loss = cross_entropy(both_out, among=self.seen)
         loss = share * old_loss + (1 - share) * label_loss
 
-        self.keep(x, y, part=~held)
-        self.keep(x, y, self.held_out, part=held)
+        self.keep(x, y, accept=~held)
+        self.keep(x, y, self.held_out, accept=held)
         self.descend(loss)
         return Step.of(
             loss,

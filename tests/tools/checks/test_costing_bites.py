@@ -46,7 +46,7 @@ class CountsTooMuch(ER):
 
 @breaks("an_average_may_teach", "counted")
 class HidesWhatTheAverageIsShown(ER):
-    def shown(self, batch):
+    def teacher_images(self, batch):
         return batch
 
 
