@@ -130,7 +130,7 @@ def test_labels_that_are_text_are_kept_and_forgotten_as_text(tmp_path):
         ({"label": 99}, "label 99 has not been learned"),
         ({"where": [True, False]}, r"each of the 12 samples.* not bool \(2,\)"),
         ({"where": lambda x, y: y}, r"true and false, not int64 \(12,\)"),
-        ({"where": "all"}, "where must be a mask or give one, not 'all'"),
+        ({"where": "all"}, "where must be a mask or a function that returns one, not 'all'"),
     ],
 )
 def test_what_cannot_be_forgotten_is_refused_and_all_stays(asked, said, stream):

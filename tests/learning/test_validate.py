@@ -110,7 +110,7 @@ def put(path, value):
         ("spent", {"scores": [1, -2]}, r"spent\.scores is -2"),
         ("class_names", ["a", "b"], "class_names has to name"),
         ("class_names", ["a", 7], "class_names is int"),
-        ("settings/lr", torch.zeros(2), "its settings are none"),
+        ("settings/lr", torch.zeros(2), "its settings are not plain values"),
     ],
 )
 def test_an_entry_that_cannot_be_is_named_and_nothing_is_opened(
