@@ -377,7 +377,7 @@ class Learner(ABC):
 
     @property
     def _prepared(self) -> bool:
-        """Whether network, optimiser and parts exist. From then on the settings are fixed."""
+        """True once network, optimiser and parts exist. From then on the settings are fixed."""
         return self._trainer is not None
 
     @property

@@ -78,7 +78,9 @@ def test_a_file_without_the_memory_holds_no_sample_and_predicts(key, stream, tmp
     opened.save(tmp_path / "again.pt")
     for one in (opened, onepass.open(tmp_path / "again.pt", device="cpu")):
         assert torch.equal(one.scores(data.test_x), learner.scores(data.test_x))
-        with pytest.raises(InputError, match="saved without its memory: it can predict, but cannot"):
+        with pytest.raises(
+            InputError, match="saved without its memory: it can predict, but cannot"
+        ):
             one.learn(*stream.batch(STEPS))
 
 
