@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
@@ -50,8 +50,8 @@ from onepass.learning.replay import (
     newest_share,
 )
 from onepass.nets import has_training_norms, recalibrated_copy
-from onepass.runs.environment import surroundings
-from onepass.runs.resources import Supplies
+from onepass.runs.environment import describe_environment
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -207,12 +207,12 @@ def main() -> None:
     given = vars(parser.parse_args())
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
-    supplies = Supplies()
-    stream, plain = job.make(supplies.dataset(job))
+    resources = RunResources()
+    stream, plain = job.make(resources.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     every = job.score_every(stream) or len(stream)
     scores = Scores(stream, every)
-    with computing(job.threads, job.deterministic):
+    with threads_and_determinism(job.threads, job.deterministic):
         for tick in evaluate(learner, stream, every=every, listeners=[scores]):
             last = tick
     spaced = [point for point in scores.points if point["step"] % every == 0]
@@ -226,7 +226,7 @@ def main() -> None:
     }
     costs = {"images": images_per_batch(learner, job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
-    print(json.dumps({**whole, **surroundings()}), flush=True)
+    print(json.dumps({**whole, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from onepass.base import inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
-from onepass.base.settings import check, configured
+from onepass.base.settings import construct, expect_type
 from onepass.learning import registry
 from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
@@ -89,7 +89,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learns all rows from the beginning, each once, in the order given."""
         x, labels = self._checked(X, y, first=True)
         self.learner_ = self._new_learner()
-        self.classes_ = _classes(labels)
+        self.classes_ = _sorted_classes(labels)
         self._teach(x, labels)
         self.learner_.end_task()
         return self
@@ -101,7 +101,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x, labels = self._checked(X, y, first=first)
         known = [] if first else [self.classes_]
         told = [] if classes is None else [np.asarray(classes)]
-        self.classes_ = _classes(*known, *told, labels)
+        self.classes_ = _sorted_classes(*known, *told, labels)
         if first:
             self.learner_ = self._new_learner()
         self._teach(x, labels)
@@ -120,10 +120,10 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _new_learner(self) -> Learner:
         given = {} if self.memory is None else {"memory": self.memory}
-        return configured(registry.get(self.method).learner, **given, **self._settings)
+        return construct(registry.get(self.method).learner, **given, **self._settings)
 
     def _checked(self, X: Any, y: Any, first: bool) -> tuple[Array, Array]:  # noqa: N803
-        check("batch", self.batch, int)
+        expect_type("batch", self.batch, int)
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
         x, labels = validate_data(self, X, y, dtype=self._dtypes, reset=first)
@@ -147,7 +147,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return pixels.reshape(len(rows), *shape)
 
     def _teach(self, x: Array, labels: Array) -> None:
-        plain = _plain(labels)
+        plain = _plain_labels(labels)
         for start in range(0, len(x), self.batch):
             end = start + self.batch
             self.learner_.learn(x[start:end], plain[start:end])
@@ -157,7 +157,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=self._dtypes, reset=False)
         found = self.learner_.scores(self._samples(rows)).double().cpu()
-        column = {label: place for place, label in enumerate(_plain(self.classes_))}
+        column = {label: place for place, label in enumerate(_plain_labels(self.classes_))}
         scores = torch.full((len(rows), len(self.classes_)), -math.inf, dtype=torch.float64)
         scores[:, [column[label] for label in self.learner_.classes]] = found
         return scores
@@ -182,13 +182,13 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
 
-def _plain(labels: Array) -> list[Label]:
+def _plain_labels(labels: Array) -> list[Label]:
     """As a learner takes them, which has no true and false."""
     return inputs.as_labels(labels.astype(int) if labels.dtype == bool else labels, len(labels))
 
 
-def _classes(*labels: Array) -> Array:
+def _sorted_classes(*labels: Array) -> Array:
     """The different ones, sorted; text and numbers do not mix."""
-    different = [label for one in labels for label in _plain(np.unique(one))]
+    different = [label for one in labels for label in _plain_labels(np.unique(one))]
     inputs.as_labels(different, len(different))
     return np.unique(np.concatenate(labels))

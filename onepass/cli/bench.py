@@ -9,13 +9,13 @@ import typer
 
 from onepass.base import devices
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import quoted, rate
+from onepass.base.settings import expect_type
+from onepass.base.text import format_rate, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, messages, whole
-from onepass.cli.run import chosen_settings, thread_count
-from onepass.report.layout import check_columns
+from onepass.cli.app import Imports, app, messages, parse_count
+from onepass.cli.run import parse_threads, settings_of_options
+from onepass.report.layout import expect_columns
 from onepass.runs import environment
 from onepass.runs.spec import Job
 
@@ -33,17 +33,20 @@ COLUMNS = (
 
 
 @app.command(
+    name="bench",
     epilog="""\b
 Examples:
   onepass bench er gsa
   onepass bench er gsa --device cuda --precision bf16
   onepass bench gsa --set current=22 --set mirror=true --precision bf16
-  onepass bench er --memory 100 --memory 1000 --memory 100000 --json"""
+  onepass bench er --memory 100 --memory 1000 --memory 100000 --json""",
 )
-def bench(
+def bench_command(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(help="One or more (default: er and gsa).", autocompletion=shared.methods),
+        typer.Argument(
+            help="One or more (default: er and gsa).", autocompletion=shared.complete_methods
+        ),
     ] = None,
     memory: Annotated[
         list[int] | None, typer.Option(min=0, help="Samples kept; repeatable (default: 1000).")
@@ -76,18 +79,20 @@ def bench(
     from onepass.tools import bench as benchmarks
 
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
-    check_columns(terminal_table.names(columns), COLUMNS)
+    expect_columns(terminal_table.column_names(columns), COLUMNS)
     for name, given in numbers.items():
-        check(f"--{name}", tuple(given), tuple[int, ...])
-    where, count = str(devices.resolve(device)), thread_count(threads)
+        expect_type(f"--{name}", tuple(given), tuple[int, ...])
+    where, count = str(devices.resolve_device(device)), parse_threads(threads)
     options = {"engine": engine, "precision": precision}
-    chosen = {"engine": "auto", "precision": "fp32"} | chosen_settings(None, set_ or [], options)
+    chosen = {"engine": "auto", "precision": "fp32"} | settings_of_options(
+        None, set_ or [], options
+    )
     cases = [
-        benchmarks.Case(
+        benchmarks.BenchCase(
             method=method,
             memory=size,
             classes=known,
-            shape=_shape(shape, where),
+            shape=_parse_shape(shape, where),
             batch=batch,
             settings=chosen,
             device=where,
@@ -100,18 +105,20 @@ def bench(
     for case in cases:
         case.learner()
     rows = []
-    with devices.computing(count, deterministic=False):
+    with devices.threads_and_determinism(count, deterministic=False):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)
-            rows.append(_row(found))
+            rows.append(_table_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": count, **environment.surroundings()}))
+                typer.echo(
+                    json.dumps({**found, "threads": count, **environment.describe_environment()})
+                )
     if not as_json:
-        terminal_table.show_rows(rows, columns)
+        terminal_table.print_rows(rows, columns)
 
 
-def _row(found: dict[str, Any]) -> dict[str, str]:
+def _table_row(found: dict[str, Any]) -> dict[str, str]:
     chosen = " ".join(f"{name}={value}" for name, value in found["settings"].items())
     images = str(found["trained_images"])
     if found["scored_images"]:
@@ -122,15 +129,15 @@ def _row(found: dict[str, Any]) -> dict[str, str]:
         str(found["memory"]),
         str(found["classes"]),
         images,
-        rate(found["steps_per_second"]),
-        rate(found["images_per_second"]),
+        format_rate(found["steps_per_second"]),
+        format_rate(found["images_per_second"]),
         f"{found['fraction_of_bare']:.2f}",
         "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
     )
     return dict(zip(COLUMNS, cells, strict=True))
 
 
-def _shape(text: str, device: str) -> tuple[int, ...]:
+def _parse_shape(text: str, device: str) -> tuple[int, ...]:
     """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
     if text == "auto":
         return (1, 28, 28) if device == "cpu" else (3, 32, 32)
@@ -138,4 +145,4 @@ def _shape(text: str, device: str) -> tuple[int, ...]:
     numbers = text.split(",")
     if len(numbers) not in (1, 3):
         raise InputError(f"--shape takes {wanted}, not {quoted(text)}")
-    return tuple(whole("--shape", one, wanted) for one in numbers)
+    return tuple(parse_count("--shape", one, wanted) for one in numbers)

@@ -10,7 +10,7 @@ import typer
 from onepass.base.errors import DataError, UnknownNameError
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import app, say
+from onepass.cli.app import app, print_text
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
 
 data_app = typer.Typer(
@@ -23,12 +23,12 @@ Name = Annotated[
     str,
     typer.Argument(
         help="mnist, cifar10, cifar100 or tiny-imagenet.",
-        autocompletion=shared.words(*CATALOGUE),
+        autocompletion=shared.complete_words(*CATALOGUE),
     ),
 ]
 
 
-def _entry(name: str) -> CatalogueEntry:
+def _catalogue_entry(name: str) -> CatalogueEntry:
     if name not in CATALOGUE:
         raise UnknownNameError("dataset", name, CATALOGUE)
     return CATALOGUE[name]
@@ -37,29 +37,29 @@ def _entry(name: str) -> CatalogueEntry:
 @data_app.command(
     name="list", epilog="\b\nExamples:\n  onepass data list\n  onepass data list --data-root ~/data"
 )
-def list_(
+def list_datasets(
     root: shared.DataRoot = None,
     columns: shared.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show which datasets are here and how to get the others."""
-    from onepass.data.verify import whereabouts
+    from onepass.data.verify import describe_location
 
     place = data_root(root)
     rows = []
     for entry in CATALOGUE.values():
-        found = whereabouts(entry, place)
-        how = "" if found != "missing" else f"into {place / entry.places[0]}, or from {entry.hub}"
+        found = describe_location(entry, place)
+        how = "" if found != "missing" else f"into {place / entry.paths[0]}, or from {entry.hub}"
         rows.append({"dataset": entry.name, "found": found, "how to get it": how})
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
     else:
-        terminal_table.show_rows(rows, columns)
+        terminal_table.print_rows(rows, columns)
 
 
-@data_app.command(epilog="\b\nExamples:\n  onepass data check cifar100")
-def check(
+@data_app.command(name="check", epilog="\b\nExamples:\n  onepass data check cifar100")
+def check_dataset(
     name: Name,
     root: shared.DataRoot = None,
 ) -> None:
@@ -69,18 +69,19 @@ def check(
     """
     from onepass.data.verify import verify
 
-    findings = verify(_entry(name), data_root(root))
+    findings = verify(_catalogue_entry(name), data_root(root))
     for finding in findings:
-        say(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
+        print_text(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
     bad = sum(not finding.good for finding in findings)
     if bad:
         raise DataError(f"{name} is not whole: {bad} of {len(findings)} findings are wrong")
 
 
 @data_app.command(
-    epilog="\b\nExamples:\n  onepass data cache cifar100\n  onepass data cache mnist --download"
+    name="cache",
+    epilog="\b\nExamples:\n  onepass data cache cifar100\n  onepass data cache mnist --download",
 )
-def cache(
+def cache_dataset(
     name: Name,
     root: shared.DataRoot = None,
     fetch: Annotated[
@@ -88,8 +89,8 @@ def cache(
     ] = False,
 ) -> None:
     """Decode a dataset once; every later load maps it from the disk."""
-    from onepass.data.loading import download, load
+    from onepass.data.loading import download_dataset, load
 
-    entry = _entry(name)
-    dataset = download(entry) if fetch else load(name, root=root)
+    entry = _catalogue_entry(name)
+    dataset = download_dataset(entry) if fetch else load(name, root=root)
     typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

@@ -15,67 +15,67 @@ import typer
 import onepass
 from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
-from onepass.base.settings import described
-from onepass.data.known import names
+from onepass.base.settings import describe_settings
+from onepass.data.known import dataset_names
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs.spec import PRESETS
 from onepass.streams.registry import STREAMS
-from onepass.tools.checks.names import summaries
+from onepass.tools.checks.names import check_summaries
 
-Words = list[str | tuple[str, str]]  # a word, or a word and what it means
+Completions = list[str | tuple[str, str]]  # a word, or a word and what it means
 
 
-def words(*given: str) -> Callable[[], Words]:
+def complete_words(*given: str) -> Callable[[], Completions]:
     return lambda: list(given)
 
 
-def methods() -> Words:
+def complete_methods() -> Completions:
     return [(key, facts.paper) for key in METHODS.names() if (facts := registry.facts(key))]
 
 
-def methods_or_all() -> Words:
-    return [*methods(), ("all", "every method")]
+def complete_methods_or_all() -> Completions:
+    return [*complete_methods(), ("all", "every method")]
 
 
-def datasets() -> Words:
-    return list(names())
+def complete_datasets() -> Completions:
+    return list(dataset_names())
 
 
-def streams() -> Words:
+def complete_streams() -> Completions:
     return list(STREAMS.summaries().items())
 
 
-def probes() -> Words:
+def complete_probes() -> Completions:
     return list(PROBES.summaries().items())
 
 
-def checks(incomplete: str) -> Words:
+def complete_checks(incomplete: str) -> Completions:
     """Returns the names of the contract's checks, spelled as what is typed so far."""
     spelled = "-" if "-" in incomplete else "_"
-    return [(name.replace("_", spelled), text) for name, text in summaries().items()]
+    return [(name.replace("_", spelled), text) for name, text in check_summaries().items()]
 
 
-def settings(context: typer.Context) -> Words:
+def complete_settings(context: typer.Context) -> Completions:
     """Returns the settings of the methods that are typed already, or of all methods."""
-    stored = _stored_settings()
+    stored = _cached_settings()
     typed = [word for word in context.args if word in stored] or list(stored)
     return list(dict.fromkeys((word, help_) for method in typed for word, help_ in stored[method]))
 
 
-def _stored_settings() -> dict[str, list[list[str]]]:
+def _cached_settings() -> dict[str, list[list[str]]]:
     """Returns each method's settings with their defaults and what they mean. They are asked of the
     classes once, which takes torch, and then kept in a file until something that is installed
     changes."""
-    file, stamp = cache_root() / "settings.json", _stamp()
+    file, stamp = cache_root() / "settings.json", _installation_stamp()
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored: dict[str, dict[str, list[list[str]]]] = json.loads(file.read_text("utf-8"))
         return stored[stamp]
     found = {
         info.key: [
             [f"{setting.name}={setting.default}", shorten(setting.meaning, 60, placeholder="...")]
-            for setting in described(info.learner)
+            for setting in describe_settings(info.learner)
         ]
         for info in registry.methods()
     }
@@ -85,7 +85,7 @@ def _stored_settings() -> dict[str, list[list[str]]]:
     return found
 
 
-def _stamp() -> str:
+def _installation_stamp() -> str:
     """Returns a text that is another one after every change of the package and of what is
     installed, which may bring methods too."""
     package = Path(onepass.__file__).parent
@@ -94,7 +94,9 @@ def _stamp() -> str:
     return f"{package} {max(place.stat().st_mtime_ns for place in places)}"
 
 
-Method = Annotated[str, typer.Argument(help="See: onepass list methods.", autocompletion=methods)]
+Method = Annotated[
+    str, typer.Argument(help="See: onepass list methods.", autocompletion=complete_methods)
+]
 Paths = Annotated[
     list[Path], typer.Argument(help="Folders of runs and .jsonl files of lines, in any number.")
 ]
@@ -104,13 +106,14 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="A constructor argument (see: onepass list settings METHOD); repeatable.",
-        autocompletion=settings,
+        autocompletion=complete_settings,
     ),
 ]
 Preset = Annotated[
     str,
     typer.Option(
-        help=f"{', '.join(PRESETS)}; see: onepass list methods.", autocompletion=words(*PRESETS)
+        help=f"{', '.join(PRESETS)}; see: onepass list methods.",
+        autocompletion=complete_words(*PRESETS),
     ),
 ]
 DataRoot = Annotated[
@@ -123,7 +126,7 @@ Jobs = Annotated[
         "--jobs",
         metavar="N|auto",
         help="Runs at a time; auto: as many as pay.",
-        autocompletion=words("auto"),
+        autocompletion=complete_words("auto"),
     ),
 ]
 Checkpoint = Annotated[
@@ -131,7 +134,7 @@ Checkpoint = Annotated[
     typer.Option(
         metavar="N|auto|none",
         help="Steps between checkpoints; auto: ten seconds; or none.",
-        autocompletion=words("auto", "none"),
+        autocompletion=complete_words("auto", "none"),
     ),
 ]
 Anyway = Annotated[
@@ -140,19 +143,20 @@ Anyway = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help="auto, cpu, mps, cuda or cuda:N.", autocompletion=words("auto", "cpu", "mps", "cuda")
+        help="auto, cpu, mps, cuda or cuda:N.",
+        autocompletion=complete_words("auto", "cpu", "mps", "cuda"),
     ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
         help="auto (the default), eager or graph (one CUDA graph per step).",
-        autocompletion=words("auto", "eager", "graph"),
+        autocompletion=complete_words("auto", "eager", "graph"),
     ),
 ]
 Precision = Annotated[
     str | None,
-    typer.Option(help="fp32 (the default) or bf16.", autocompletion=words("fp32", "bf16")),
+    typer.Option(help="fp32 (the default) or bf16.", autocompletion=complete_words("fp32", "bf16")),
 ]
 Where = Annotated[
     list[str] | None,

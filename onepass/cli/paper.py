@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from onepass.cli import options as shared
-from onepass.cli.app import app, say
-from onepass.cli.run import at_once
-from onepass.cli.sweep import ShownSweep
-from onepass.gsa_paper.experiments import MEMORY
+from onepass.cli.app import app, print_text
+from onepass.cli.run import parse_jobs_at_once
+from onepass.cli.sweep import SweepDisplay
+from onepass.gsa_paper.experiments import MEMORY_SIZES
 from onepass.gsa_paper.paper import QUICK, paper
 from onepass.runs.spec import Job
 
@@ -27,13 +27,13 @@ Examples:
 The runs are those of the files in experiments/, on this dataset. The same command goes on where it
 was stopped.""",
 )
-def paper_(
+def paper_command(
     out: Annotated[Path, typer.Option(help="Where everything goes.")],
     dataset: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(MEMORY)}.",
-            autocompletion=shared.words(*MEMORY),
+            help=f"{', '.join(MEMORY_SIZES)}.",
+            autocompletion=shared.complete_words(*MEMORY_SIZES),
         ),
     ] = None,
     quick: Annotated[
@@ -48,18 +48,18 @@ def paper_(
     data_root: shared.DataRoot = None,
 ) -> None:
     """Make every table and figure of the GSA paper, and a report."""
-    with ShownSweep(f"; in {out / 'runs'}") as shown:
+    with SweepDisplay(f"; in {out / 'runs'}") as shown:
         made = paper(
             out,
             dataset=dataset,
             quick=quick,
             seeds=seeds,
             ocm=ocm,
-            jobs=at_once(jobs),
+            jobs=parse_jobs_at_once(jobs),
             device=device,
             data_root=data_root,
             listener=shown,
         )
-    say(f"{made.page} and {made.report}")
+    print_text(f"{made.page} and {made.report}")
     if any(swept.state == "failed" for swept in made.runs):
         raise typer.Exit(1)

@@ -16,14 +16,14 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli.app import messages
 from onepass.evaluation import callbacks
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
 
-def progress() -> Progress:
+def progress_bars() -> Progress:
     """Bars with a note behind each. In a narrow terminal bars become short, and words are wrapped;
     no number is cut."""
     columns = (
@@ -36,11 +36,11 @@ def progress() -> Progress:
     return Progress(*columns, console=messages)
 
 
-class Bars:
+class JobBars:
     """Shows how far each of several jobs is, wherever it runs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.shown = progress()
+        self.shown = progress_bars()
         self.bar_of = [
             self.shown.add_task(f"{job.method} seed {job.seed}", total=None, note="", visible=False)
             for job in jobs
@@ -71,12 +71,12 @@ class Bars:
         self.shown.update(self.bar_of[index], note="failed")
 
 
-class ManyBars:
+class SweepBars:
     """A bar for all runs of a sweep, and one for each that is running."""
 
     def __init__(self) -> None:
         self.failed = 0
-        self.shown = progress()
+        self.shown = progress_bars()
         self.bar_of: dict[int, TaskID] = {}
 
     def start(self, names: Sequence[str], done: int) -> None:
@@ -91,7 +91,7 @@ class ManyBars:
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
         if index not in self.bar_of:
-            name = plain(self.names[index])
+            name = printable(self.names[index])
             self.bar_of[index] = self.shown.add_task(name, total=now.steps, note="")
         note = "" if now.accuracy is None else f"task {now.task + 1}: {now.accuracy:.1f} %"
         self.shown.update(self.bar_of[index], completed=now.step, note=note)

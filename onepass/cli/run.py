@@ -15,12 +15,12 @@ import typer
 from onepass import executors
 from onepass.base import devices, toml
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import plain, quoted
+from onepass.base.settings import expect_type
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, messages, one_of, say, whole
-from onepass.cli.progress import Bars
+from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
+from onepass.cli.progress import JobBars
 from onepass.learning import registry
 from onepass.report import layout, rows
 from onepass.runs.query import warn_of_missing_points
@@ -37,6 +37,7 @@ MOST_SEEDS = 1000  # of one command: each is a job, checked and shown before the
 
 
 @app.command(
+    name="run",
     epilog="""\b
 Examples:
   onepass run gsa
@@ -51,21 +52,21 @@ Examples:
   onepass run lwf --import lwf
   onepass run all --seeds 3 --jobs auto --out every/
   onepass run all --jobs auto --fail-fast
-  onepass run gsa --out runs/ --resume"""
+  onepass run gsa --out runs/ --resume""",
 )
-def run(
+def run_command(
     methods: Annotated[
         list[str],
         typer.Argument(
             help="One or more, or all; see: onepass list methods.",
-            autocompletion=shared.methods_or_all,
+            autocompletion=shared.complete_methods_or_all,
         ),
     ],
     dataset: Annotated[
         str,
         typer.Option(
             help="A name (see: onepass list datasets), a folder, .npz, .csv or .parquet.",
-            autocompletion=shared.datasets,
+            autocompletion=shared.complete_datasets,
         ),
     ] = Job.dataset,
     data_root: shared.DataRoot = None,
@@ -91,7 +92,7 @@ def run(
         str,
         typer.Option(
             help="By whose mean and deviation: dataset or first-task.",
-            autocompletion=shared.words(*get_args(Normalise)),
+            autocompletion=shared.complete_words(*get_args(Normalise)),
         ),
     ] = Job.normalise,
     memory: Annotated[int, typer.Option(help="How many samples may be kept.")] = Job.memory,
@@ -102,7 +103,7 @@ def run(
         typer.Option(
             metavar="SPEC",
             help="NAME:KEY=VALUE,…; see: onepass list streams.",
-            autocompletion=shared.streams,
+            autocompletion=shared.complete_streams,
         ),
     ] = Job.stream,
     tasks: Annotated[
@@ -113,7 +114,7 @@ def run(
         str,
         typer.Option(
             help="natural or shuffled (by the seed).",
-            autocompletion=shared.words(*CLASS_ORDERS),
+            autocompletion=shared.complete_words(*CLASS_ORDERS),
         ),
     ] = Job.class_order,
     preset: shared.Preset = Job.preset,
@@ -135,7 +136,7 @@ def run(
         list[str] | None,
         typer.Option(
             help="Watch the run; repeatable; see: onepass list probes.",
-            autocompletion=shared.probes,
+            autocompletion=shared.complete_probes,
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
@@ -167,9 +168,9 @@ def run(
     """Learn a stream with one or more methods: a table and a picture."""
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
-        check(f"--{option}", number, int | None)
-    layout.check_columns(terminal_table.names(columns), layout.COLUMNS)
-    choices = chosen_settings(settings, set_ or [], {"engine": engine, "precision": precision})
+        expect_type(f"--{option}", number, int | None)
+    layout.expect_columns(terminal_table.column_names(columns), layout.COLUMNS)
+    choices = settings_of_options(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
             method=name,
@@ -179,62 +180,62 @@ def run(
             stream=stream,
             tasks=tasks,
             batch=batch,
-            class_order=one_of("--class-order", class_order, CLASS_ORDERS),
+            class_order=expect_one_of("--class-order", class_order, CLASS_ORDERS),
             image_size=image_size,
             test_fraction=test_fraction,
             mirror_is_same_class=False if mirror_is_another_class else None,
             label=label,
             test=test,
-            normalise=one_of("--normalise", normalise, get_args(Normalise)),
+            normalise=expect_one_of("--normalise", normalise, get_args(Normalise)),
             preset=preset,
             settings=choices,
             validation=validation,
             every=every,
             prequential=prequential,
-            device=str(devices.resolve(device)),
-            threads=thread_count(threads),
+            device=str(devices.resolve_device(device)),
+            threads=parse_threads(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
             probes=tuple(probe or ()),
             imports=tuple(imports or ()),
         )
-        for name in _every(methods)
+        for name in _expand_all(methods)
         for one in range(seed, seed + seeds)
     ]
     if deterministic:
         devices.allow_determinism()
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
-    supplies = Supplies()
-    jobs = [supplies.known(job) if job.is_own else job for job in jobs]
-    _check_list(jobs)
+    resources = RunResources()
+    jobs = [resources.with_fingerprint(job) if job.has_own_data else job for job in jobs]
+    _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway says how to --resume; give both")
-    options = executors.RunOptions(out, resume, checkpoint_steps(checkpoint), anyway)
-    executor = executors.choose(jobs, at_once(jobs_at_once))
+    options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
+    executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     if as_json:
-        _execute_all(jobs, options, executor, fail_fast, as_json)
+        _run_jobs(jobs, options, executor, fail_fast, as_json)
     else:
-        with _plotting_imported_meanwhile():
-            results = _execute_all(jobs, options, executor, fail_fast, as_json)
-        _show(results, out, terminal_table.names(columns))
+        with _import_plotting_meanwhile():
+            results = _run_jobs(jobs, options, executor, fail_fast, as_json)
+        _print_results(results, out, terminal_table.column_names(columns))
 
 
-def chosen_settings(
+def settings_of_options(
     file: Path | None, pairs: list[str], options: dict[str, str | None]
 ) -> dict[str, str]:
     """Returns constructor arguments: of a file, of `--set` and of options of their own."""
-    chosen = read_pairs(pairs)
+    chosen = parse_pairs(pairs)
     for name, value in options.items():
         if value is not None:
             if name in chosen:
                 raise InputError(f"give --{name} or --set {name}, not both")
             chosen[name] = value
-    return {**(toml.read_settings(file) if file else {}), **chosen}
+    return {**(toml.read_settings_file(file) if file else {}), **chosen}
 
 
 @contextmanager
-def _plotting_imported_meanwhile() -> Iterator[None]:
+def _import_plotting_meanwhile() -> Iterator[None]:
     """Imports what draws the picture beside the runs, if they take longer than that."""
 
     def load() -> None:
@@ -251,12 +252,12 @@ def _plotting_imported_meanwhile() -> Iterator[None]:
         timer.cancel()
 
 
-def _every(methods: list[str]) -> list[str]:
+def _expand_all(methods: list[str]) -> list[str]:
     """`all` stands for every method that there is."""
     return [info.key for info in registry.methods()] if "all" in methods else methods
 
 
-def _check_list(jobs: list[Job]) -> None:
+def _check_jobs(jobs: list[Job]) -> None:
     if jobs[0].memory < 0:
         raise InputError(f"--memory must be zero or more, not {jobs[0].memory}")
     asked = set()
@@ -266,11 +267,11 @@ def _check_list(jobs: list[Job]) -> None:
         asked.add(job.folder_name)
 
 
-def _execute_all(
+def _run_jobs(
     jobs: list[Job], options: RunOptions, executor: Executor, fail_fast: bool, as_json: bool
 ) -> list[Result]:
     results: dict[int, Result] = {}
-    bars = Bars(jobs)
+    bars = JobBars(jobs)
     ended = executors.execute_all(
         jobs, options, executor, bars.watch, failed=bars.fail, fail_fast=fail_fast
     )
@@ -283,23 +284,23 @@ def _execute_all(
     return [results[index] for index in sorted(results)]
 
 
-def _show(results: list[Result], out: Path, columns: list[str]) -> None:
-    shown = layout.grid(rows.summarise(results), columns=columns)
-    terminal_table.show(shown.header, shown.body)
+def _print_results(results: list[Result], out: Path, columns: list[str]) -> None:
+    shown = layout.make_table(rows.summarise(results), columns=columns)
+    terminal_table.print_table(shown.header, shown.body)
     if len(results) == 1:
-        say(f"run folder  {results[0].out}")
+        print_text(f"run folder  {results[0].out}")
     try:
         from onepass.report import figures
     except ImportError as missing:
-        messages.print(plain(f"no picture: {missing}"))
+        messages.print(printable(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
     warn_of_missing_points(results)
-    figures.accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
-    say(f"picture     {picture}")
+    figures.draw_accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
+    print_text(f"picture     {picture}")
 
 
-def read_pairs(pairs: list[str]) -> dict[str, str]:
+def parse_pairs(pairs: list[str]) -> dict[str, str]:
     chosen = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -311,26 +312,26 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     return chosen
 
 
-def at_once(text: str) -> AtOnce:
+def parse_jobs_at_once(text: str) -> AtOnce:
     if text == "auto":
         return "auto"
-    return whole("--jobs", text, "a number of runs, at least 1, or auto")
+    return parse_count("--jobs", text, "a number of runs, at least 1, or auto")
 
 
-def thread_count(text: str) -> int:
+def parse_threads(text: str) -> int:
     """auto: as many as this process has cores."""
     if text == "auto":
-        return devices.cores()
+        return devices.usable_cores()
     wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
-    count = whole("--threads", text, wanted)
+    count = parse_count("--threads", text, wanted)
     if count > MOST_THREADS:
         raise InputError(f"--threads takes {wanted}, not {count}")
     return count
 
 
-def checkpoint_steps(text: str) -> CheckpointEvery:
+def parse_checkpoint(text: str) -> CheckpointEvery:
     if text == "none":
         return None
     if text == "auto":
         return "auto"
-    return whole("--checkpoint", text, "a number of steps, at least 1, auto or none")
+    return parse_count("--checkpoint", text, "a number of steps, at least 1, auto or none")

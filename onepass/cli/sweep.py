@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.text import plain, quoted
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
-from onepass.cli.app import Imports, app, messages, say
-from onepass.cli.progress import ManyBars
-from onepass.cli.run import at_once, checkpoint_steps
+from onepass.cli.app import Imports, app, messages, print_text
+from onepass.cli.progress import SweepBars
+from onepass.cli.run import parse_checkpoint, parse_jobs_at_once
 from onepass.runs.spec import Job
 from onepass.sweeps import run
 from onepass.sweeps.run import SweepListener, SweptRun
@@ -30,6 +30,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 @app.command(
+    name="sweep",
     epilog="""\b
 Examples:
   onepass sweep experiments/digits.toml --out runs/ --dry-run
@@ -38,13 +39,15 @@ Examples:
   onepass sweep experiments/table1.toml --for 20m --append results/lines/table1.jsonl
   onepass sweep experiments/table1.toml --dataset cifar100 --out runs/
 
-The same command goes on where it was stopped. The file is TOML; docs/sweeps.md explains it."""
+The same command goes on where it was stopped. The file is TOML; docs/sweeps.md explains it.""",
 )
-def sweep(
+def sweep_command(
     file: Annotated[Path, typer.Argument(help="Which runs: a TOML file.")],
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Only the runs on this one; repeatable.", autocompletion=shared.datasets),
+        typer.Option(
+            help="Only the runs on this one; repeatable.", autocompletion=shared.complete_datasets
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -78,7 +81,7 @@ def sweep(
     """Do all runs of a file that are not done yet."""
     temporary = out is None and append is not None
     anew = "starts them anew (--out keeps what was begun)"
-    with ShownSweep(
+    with SweepDisplay(
         "" if temporary else f"; in {out or run.OUT}",
         goes_on=anew if temporary else "goes on",
         as_json=as_json,
@@ -88,31 +91,31 @@ def sweep(
             dataset=dataset or (),
             out=out,
             append=append,
-            time_limit=None if time_limit is None else _seconds(time_limit),
+            time_limit=None if time_limit is None else _parse_duration(time_limit),
             dry_run=dry_run,
-            jobs=at_once(jobs),
+            jobs=parse_jobs_at_once(jobs),
             fail_fast=fail_fast,
             device=device,
             data_root=data_root,
-            checkpoint=checkpoint_steps(checkpoint),
+            checkpoint=parse_checkpoint(checkpoint),
             anyway=anyway,
             imports=imports or (),
             listener=shown,
         )
     if dry_run:
-        _show(runs, as_json, columns)
+        _print_plan(runs, as_json, columns)
     elif any(swept.state == "failed" for swept in runs):
         raise typer.Exit(1)
 
 
-class ShownSweep(SweepListener):
+class SweepDisplay(SweepListener):
     """Shows how a sweep goes on by bars, and says in the end, however that comes, what was done and
     what is wrong."""
 
     def __init__(self, where: str, *, goes_on: str = "goes on", as_json: bool = False) -> None:
         self.where, self.goes_on, self.as_json = where, goes_on, as_json
         self.runs: list[SweptRun] = []
-        self.bars = ManyBars()
+        self.bars = SweepBars()
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +123,7 @@ class ShownSweep(SweepListener):
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
         if self.runs:
-            self._tell()
+            self._print_summary()
 
     def started(self, runs: Sequence[SweptRun]) -> None:
         self.runs = list(runs)
@@ -137,23 +140,23 @@ class ShownSweep(SweepListener):
         self.bars.end(number, failed=run.state == "failed")
 
     def noted(self, text: str) -> None:
-        messages.print(plain(text))
+        messages.print(printable(text))
 
-    def _tell(self) -> None:
+    def _print_summary(self) -> None:
         for swept in self.runs:
             if swept.problem:
-                messages.print(plain(f"failed: {swept.problem}"))
+                messages.print(printable(f"failed: {swept.problem}"))
         counts = Counter(swept.state for swept in self.runs)
         told = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
         left = counts["left"]
         told += [f"{left} left: the same command {self.goes_on}"] if left else []
-        messages.print(plain(f"{', '.join(told)}{self.where}"))
+        messages.print(printable(f"{', '.join(told)}{self.where}"))
 
 
 # ---- --dry-run
 
 
-def _show(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
+def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
     rows = [
         {
             "run": swept.name,
@@ -168,21 +171,21 @@ def _show(runs: Sequence[SweptRun], as_json: bool, columns: str | None) -> None:
         for row, seconds in zip(rows, expected, strict=True):
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
-    times = ["" if seconds is None else _time(seconds) for seconds in expected]
+    times = ["" if seconds is None else _format_duration(seconds) for seconds in expected]
     timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
-    terminal_table.show_rows(timed, columns)
+    terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
-    say(", ".join(f"{count} {state}" for state, count in counts.items()))
+    print_text(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
-    known = f"{_time(sum(seconds or 0 for seconds in expected))} one after another"
+    known = f"{_format_duration(sum(seconds or 0 for seconds in expected))} one after another"
     more = f"{unknown} of unknown length"
     measured = any(expected) or not unknown
-    say(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
+    print_text(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
 
 
-def _time(seconds: float) -> str:
-    """>>> _time(7.2), _time(600), _time(9000)
+def _format_duration(seconds: float) -> str:
+    """>>> _format_duration(7.2), _format_duration(600), _format_duration(9000)
     ('7 s', '10.0 m', '2.5 h')
     """
     if seconds < 100:
@@ -190,8 +193,8 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.1f} m" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _seconds(text: str) -> float:
-    """>>> _seconds("90s"), _seconds("20m"), _seconds("1.5h")
+def _parse_duration(text: str) -> float:
+    """>>> _parse_duration("90s"), _parse_duration("20m"), _parse_duration("1.5h")
     (90.0, 1200.0, 5400.0)
     """
     found = DURATION.fullmatch(text)

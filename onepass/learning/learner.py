@@ -33,17 +33,17 @@ from onepass.base.locks import LearnerLock
 from onepass.base.parts import ImageCount, Label, Output, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
-    as_text,
-    check_name,
-    check_types,
-    make_plain,
+    constructor_call,
+    convert_settings,
+    expect_setting_name,
+    expect_setting_types,
+    format_setting,
     non_defaults,
     require,
     setting_names,
-    shown_as_made,
 )
-from onepass.base.text import as_html, brief, quoted
-from onepass.functional.views import Augment, Views, can_be_captured, expect_colours
+from onepass.base.text import html_table, quoted, short_value
+from onepass.functional.views import Augment, Views, can_be_captured, expect_pixels
 from onepass.learning import execution
 from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassIndex, Texts
@@ -296,11 +296,11 @@ class Learner(ABC):
         If it fails later, the learner is unfinished: it can predict, but not learn or be saved."""
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
-        expect_colours(self.augment, samples)
+        expect_pixels(self.augment, samples)
         with self._exclusive():
             if not self._prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
-            inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
+            inputs.expect_samples(samples, self.trainer.shape, self.trainer.dtype)
             brings_new = self.class_index.has_unseen(batch)
             if brings_new:
                 self.class_index.expect_kind_of(batch[0])
@@ -341,18 +341,18 @@ class Learner(ABC):
     def scores(self, x: Any) -> Tensor:
         """Returns scores (n, classes), usually logits, with columns as in `classes`. Waits while
         another thread learns a batch."""
-        with self._lock.looking():
+        with self._lock.reading():
             return self._predictor().scores(x)
 
     def predict(self, x: Any) -> Tensor | Texts:
         """Returns the labels with the highest scores, (n): numbers as a tensor, text as a NumPy
         array. Waits while another thread learns a batch."""
-        with self._lock.looking():
+        with self._lock.reading():
             return self._predictor().predict(x)
 
     def snapshot(self) -> Predictor:
         """Returns an independent predictor, which other threads may use while learning goes on."""
-        with self._lock.looking(), torch.inference_mode(False):
+        with self._lock.reading(), torch.inference_mode(False):
             return self._predictor().independent_copy()
 
     @property
@@ -391,7 +391,7 @@ class Learner(ABC):
     @property
     def kept(self) -> MemoryContents:
         """Copies of the samples in the memory, with their labels."""
-        with self._lock.looking():
+        with self._lock.reading():
             return contents_of(stores_of(self), self.classes)
 
     def forget(self, label: Any = None, *, where: Any = None) -> RemovalReport:
@@ -417,12 +417,12 @@ class Learner(ABC):
         return self.views.per_sample if self._prepared else 1 + self.mirror
 
     def __repr__(self) -> str:
-        made = shown_as_made(self)
+        made = constructor_call(self)
         return f"<{made}: {self._progress}>" if self.steps else made
 
     def _repr_html_(self) -> str:
-        settings = {name: brief(value) for name, value in non_defaults(self).items()}
-        return as_html(type(self).__name__, {**settings, "learned": self._progress})
+        settings = {name: short_value(value) for name, value in non_defaults(self).items()}
+        return html_table(type(self).__name__, {**settings, "learned": self._progress})
 
     @property
     def _progress(self) -> str:
@@ -435,8 +435,8 @@ class Learner(ABC):
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass overrides it
 
     def __post_init__(self) -> None:
-        make_plain(self)
-        check_types(self)
+        convert_settings(self)
+        expect_setting_types(self)
         self.check_settings()
         self.class_index = ClassIndex(self.gap)
 
@@ -451,8 +451,8 @@ class Learner(ABC):
         """Raises an InputError for an invalid setting. Methods extend it for their own settings."""
         usual = {setting.name: setting.default for setting in fields(self)}
         for name, why in self.traits.unsupported.items():
-            check_name(type(self), name)
-            wanted = f"{as_text(usual[name])}: {why}"
+            expect_setting_name(type(self), name)
+            wanted = f"{format_setting(usual[name])}: {why}"
             require(self, name, getattr(self, name) == usual[name], wanted)
         self._check_averages()
         require(self, "repeats", self.repeats >= 1, "at least 1")
@@ -501,7 +501,7 @@ class Learner(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that learning changes, as tensors and plain values."""
-        with self._lock.looking():
+        with self._lock.reading():
             self._expect_finished()
             own = {"steps": self.steps, "book": self.class_index.state_dict()}
             if not self.steps:
@@ -515,7 +515,7 @@ class Learner(ABC):
         with (
             self._lock.learning(),
             torch.inference_mode(False),
-            devices.current(self.device),
+            devices.selected_gpu(self.device),
         ):
             book = validate.class_index_from(state, self.gap)
             try:
@@ -529,7 +529,7 @@ class Learner(ABC):
 
     def params_sha256(self) -> str:
         """Returns a hash of the network's parameters and buffers: names, dtypes and bytes."""
-        with self._lock.looking():
+        with self._lock.reading():
             return sha256(dict(self.model.state_dict()))
 
     def state_sha256(self) -> str:
@@ -550,7 +550,7 @@ class Learner(ABC):
         self._expect_finished()
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._lock.learning(), torch.enable_grad(), devices.current(self.device):
+        with self._lock.learning(), torch.enable_grad(), devices.selected_gpu(self.device):
             yield
 
     def _expect_finished(self) -> None:
@@ -678,7 +678,7 @@ class Learner(ABC):
         now = (self.steps, self.task, self._task_ended)
         if self._scorer is None or self._scorer[0] != now:
             # a scorer may have to be trained, which inference mode forbids
-            with torch.inference_mode(False), devices.current(self.device):
+            with torch.inference_mode(False), devices.selected_gpu(self.device):
                 expect_not_diverged(self)
                 made = self.scorer()
                 if made is not self.trainer.eval_model:

@@ -43,7 +43,7 @@ class Predictor:
         """Returns scores (n, classes), higher for likelier classes, with columns as in
         `classes`."""
         samples = inputs.as_samples(x)
-        inputs.expect(samples, self.shape, self.dtype)
+        inputs.expect_samples(samples, self.shape, self.dtype)
         scores = self._scores(samples)
         if not _all_valid(scores) and _all_valid(self._scores(torch.zeros_like(samples[:1]))):
             raise InputError("x holds values that are too large: their scores are not finite")

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from onepass.base import devices
 from onepass.base.errors import CheckpointError, TrainingError
-from onepass.base.parts import ImageCount, Output, Samples, Show, StatefulPart, Step, not_shown
+from onepass.base.parts import (
+    ImageCount,
+    MakeViews,
+    Output,
+    Samples,
+    StatefulPart,
+    Step,
+    views_not_kept,
+)
 from onepass.base.seeds import generator
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
@@ -123,7 +131,7 @@ class Trainer:
         rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings, shape, dtype
-        self.torch_device = devices.resolve(settings.device)
+        self.torch_device = devices.resolve_device(settings.device)
         self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(
             shape,
@@ -207,7 +215,7 @@ class Trainer:
 
     # ---- helpers for a step
 
-    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
+    def output(self, logits: Tensor, batch: Samples, show: MakeViews = views_not_kept) -> Output:
         """Returns the logits of a batch's views, with the row and weight of each view."""
         times = self.views.per_sample
         if times == 1:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.errors import CheckpointError
 from onepass.memory.sampling import nth_true
 from onepass.memory.store import Store
@@ -43,7 +43,9 @@ class BalancedMemory(Store):
         """Offers a batch, as if its samples came one after the other."""
         if not self.capacity:
             return
-        uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=finest(y.device))
+        uniform = torch.rand(
+            len(y), generator=self.rng, device=y.device, dtype=widest_float(y.device)
+        )
         samples = zip(torch.split(y, 1), torch.split(uniform, 1), strict=True)
         slots = torch.cat([self._choose_slot(*sample) for sample in samples])
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.devices import at_hand, finest
+from onepass.base.devices import is_on_host, widest_float
 from onepass.base.expect import expect_number
 from onepass.memory.store import Store
 
@@ -31,7 +31,7 @@ class Reservoir(Store):
         """Offers a batch. The k-th sample of the stream draws a random slot out of k and is dropped
         if the slot is past the capacity. If two samples of a batch draw the same slot, the later
         one stays, as if they had come one after the other."""
-        if at_hand(self.offered):
+        if is_on_host(self.offered):
             self._add_on_host(x, y, **fields)
         else:
             number = torch.arange(1, len(y) + 1, device=y.device)
@@ -54,7 +54,7 @@ class Reservoir(Store):
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
-        return torch.rand(count, generator=self.rng, device=device, dtype=finest(device))
+        return torch.rand(count, generator=self.rng, device=device, dtype=widest_float(device))
 
     def _slots(self, number: Tensor, accept: Tensor | None = None) -> Tensor:
         """Returns the slot of each sample, by its number in the batch from 1. Samples that are not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.memory.fill_first import FillFirst
 
 
@@ -18,7 +18,7 @@ class RoundRobin(FillFirst):
         last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
         uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
-        labels = self.y[: self.capacity].to(finest(self.y.device))
+        labels = self.y[: self.capacity].to(widest_float(self.y.device))
         by_class = (
             labels + uniform[0]
         )  # class + uniform number: sorting groups the classes and shuffles each

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import at_hand
+from onepass.base.devices import is_on_host
 from onepass.base.errors import InputError
 from onepass.base.expect import expect_alike, expect_number, expect_rows
 from onepass.base.parts import Samples, StatefulPart
@@ -138,7 +138,7 @@ class Store(StatefulPart, ABC):
         x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
         some = genuine[:1]
         if not (
-            at_hand(some) and some.tolist() == [True]
+            is_on_host(some) and some.tolist() == [True]
         ):  # on the CPU, skip the fallback if unused
             cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
             y = torch.where(some, y, fallback.y.index_select(0, cycle))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 from onepass.nets.initialise import build
 from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, network_from_reference
 from onepass.nets.tied_copies import tied_eval_copy
@@ -24,7 +24,7 @@ def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Mod
     given = found.shape_given(shape)
     if not found.initialises:
         return build(lambda: found.make(given), rng)
-    with forked(rng):
+    with seeded_global_generator(rng):
         made = found.make(given)
     if not isinstance(made, nn.Module):
         raise InputError(f"net {net!r} returned a {type(made).__name__}, not a torch.nn.Module")

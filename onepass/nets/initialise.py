@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
@@ -72,7 +72,7 @@ def _initialise(module: nn.Module, rng: torch.Generator) -> None:
     elif isinstance(module, nn.BatchNorm2d):
         module.reset_parameters()
     elif callable(reset := getattr(module, "reset_parameters", None)):
-        with forked(rng):  # `reset_parameters` draws from the global generator
+        with seeded_global_generator(rng):  # `reset_parameters` draws from the global generator
             reset()
 
 

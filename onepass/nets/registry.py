@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onepass.base import plugins
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 Shape = tuple[int, ...]
 Takes = Literal["images", "vectors", "images and vectors"]
@@ -43,7 +43,7 @@ class Network:
             raise InputError(f"net {self.key!r} takes {self.takes}, but the samples are {what}")
 
 
-NETWORKS = Names[Network]("net", plugins.NETWORKS)
+NETWORKS = Registry[Network]("net", plugins.NETWORKS)
 
 
 def network(
@@ -82,7 +82,7 @@ def network(
 def network_from_reference(reference: str) -> Network:
     """Returns the network of a function given as `package.module:name`. An unregistered function
     may take any samples, and its module keeps its values."""
-    make = plugins.named(reference)
+    make = plugins.import_reference(reference)
     if not callable(make):
         raise InputError(f"net {reference!r} is not a function from a sample's shape to a module")
     for known in NETWORKS.entries.values():

@@ -22,22 +22,22 @@ from torch import Tensor
 from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.parts import Step
-from onepass.base.settings import configured, read_settings, setting_names
+from onepass.base.settings import construct, parse_settings, setting_names
 from onepass.learning import execution, registry
 from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
 from onepass.nets import optimisers
-from onepass.tools.forward_counter import Pass, watched
+from onepass.tools.forward_counter import ForwardPass, record_forwards
 
-WARM_UP = 20
+WARM_UP_STEPS = 20
 BLOCKS = 5
-FILLING = 500
+FILL_CHUNK = 500
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """What is timed: a method on random data of a shape, when all classes are known (half of them
     from an earlier task) and the memory is full."""
 
@@ -55,10 +55,10 @@ class Case:
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(f"{name} cannot be set here: it is part of what is timed")
-        chosen = read_settings(method, self.settings)
+        chosen = parse_settings(method, self.settings)
         if "memory" in setting_names(method):
             chosen["memory"] = self.memory
-        return configured(method, device=self.device, seed=0, **chosen)
+        return construct(method, device=self.device, seed=0, **chosen)
 
 
 @dataclass(frozen=True)
@@ -75,33 +75,33 @@ class Speed:
     peak_megabytes: float | None
 
 
-def measure(case: Case) -> dict[str, Any]:
+def measure(case: BenchCase) -> dict[str, Any]:
     """The case and its speed, from alternating blocks of steps and of bare steps: the fastest of
     each, since whatever disturbs a block makes it slower."""
     learner = case.learner()
     sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
     sample = {"values in a sample": math.prod(case.shape)}
-    with devices.room_for({**sizes, **sample}), devices.current(case.device):
-        return _measured(case, learner)
+    with devices.naming_large_settings({**sizes, **sample}), devices.selected_gpu(case.device):
+        return _measure(case, learner)
 
 
-def _measured(case: Case, learner: Learner) -> dict[str, Any]:
-    batches = Batches(case)
+def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
+    batches = RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
-    if devices.kind(case.device) == "cuda":
+    if devices.device_type(case.device) == "cuda":
         torch.cuda.reset_peak_memory_stats()
     batches.introduce(learner)
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_STEPS):
         batches.learn(learner)
-    peak = _peak(case.device)
-    bare = _bare_step(learner, case, _passes(case))
-    for _ in range(WARM_UP):
+    peak = _peak_bytes(case.device)
+    bare = _make_bare_step(learner, case, _record_step_passes(case))
+    for _ in range(WARM_UP_STEPS):
         bare()
     count = max(1, case.steps // BLOCKS)
     pairs = [
         (
-            _time(lambda: batches.learn(learner), count, case.device),
-            _time(bare, count, case.device),
+            _seconds_of(lambda: batches.learn(learner), count, case.device),
+            _seconds_of(bare, count, case.device),
         )
         for _ in range(BLOCKS)
     ]
@@ -119,13 +119,13 @@ def _measured(case: Case, learner: Learner) -> dict[str, Any]:
     return {**asdict(case), **asdict(speed)}
 
 
-class Batches:
+class RandomBatches:
     """Random samples, round and round."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: BenchCase) -> None:
         rng = torch.Generator().manual_seed(0)
         self.case, self.next = case, 0
-        count = case.batch * max(200, -(-FILLING // case.batch))
+        count = case.batch * max(200, -(-FILL_CHUNK // case.batch))
         x = torch.randint(256, (count, *case.shape), generator=rng, dtype=torch.uint8)
         self.x = (x if len(case.shape) == 3 else x.float() / 255).to(case.device)
         self.y = torch.randint(case.classes, (count,), generator=rng)
@@ -143,31 +143,34 @@ class Batches:
             for y in torch.split(torch.arange(first, past), self.case.batch):
                 learner.learn(x[: len(y)], y)
         for store in stores_of(learner):
-            for _ in range(0, store.capacity, FILLING):
+            for _ in range(0, store.capacity, FILL_CHUNK):
                 store.add(
-                    self.x[:FILLING],
-                    self.y[:FILLING].to(learner.trainer.torch_device),
-                    **_blank(store),
+                    self.x[:FILL_CHUNK],
+                    self.y[:FILL_CHUNK].to(learner.trainer.torch_device),
+                    **_blank_fields(store),
                 )
 
 
-def _blank(store: Store) -> dict[str, Tensor]:
+def _blank_fields(store: Store) -> dict[str, Tensor]:
     return {
-        name: values[:1].expand(FILLING, *values.shape[1:]) for name, values in store.fields.items()
+        name: values[:1].expand(FILL_CHUNK, *values.shape[1:])
+        for name, values in store.fields.items()
     }
 
 
-def _passes(case: Case) -> list[Pass]:
+def _record_step_passes(case: BenchCase) -> list[ForwardPass]:
     """What goes through the network in a step when all classes are known, by watching one."""
     case = replace(case, settings={**case.settings, "engine": "eager"})
-    learner, batches = case.learner(), Batches(case)
+    learner, batches = case.learner(), RandomBatches(case)
     batches.introduce(learner)
-    with watched(type(learner.model.body)) as passes:
+    with record_forwards(type(learner.model.body)) as passes:
         batches.learn(learner)
     return passes
 
 
-def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[], Step]:
+def _make_bare_step(
+    learner: Learner, case: BenchCase, passes: list[ForwardPass]
+) -> Callable[[], Step]:
     if not any(one.graded for one in passes):
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
@@ -183,7 +186,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
     inputs = torch.rand(most, *case.shape, generator=rng, device=where)
     rows = torch.zeros(most, dtype=torch.int64, device=where)
 
-    def forward(one: Pass, x: Tensor) -> Tensor:
+    def forward(one: ForwardPass, x: Tensor) -> Tensor:
         if one.in_fp32 and model.precision != "fp32":
             return (model if one.training else evaluator)(x, in_fp32=True)  # type: ignore[no-any-return]
         return model.train_forward(x) if one.training else evaluator(x)
@@ -205,7 +208,7 @@ def _bare_step(learner: Learner, case: Case, passes: list[Pass]) -> Callable[[],
     return lambda: runner.run(step, inputs, rows)
 
 
-def _time(call: Callable[[], Any], count: int, device: str) -> float:
+def _seconds_of(call: Callable[[], Any], count: int, device: str) -> float:
     began = time.perf_counter()
     for _ in range(count):
         call()
@@ -214,8 +217,8 @@ def _time(call: Callable[[], Any], count: int, device: str) -> float:
     return time.perf_counter() - began
 
 
-def _peak(device: str) -> float | None:
-    if devices.kind(device) == "cuda":
+def _peak_bytes(device: str) -> float | None:
+    if devices.device_type(device) == "cuda":
         return torch.cuda.max_memory_allocated()
     try:
         import resource

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 
-class Pass(NamedTuple):
+class ForwardPass(NamedTuple):
     """So many images at once through a network that trains or evaluates, with or without a
     gradient, in fp32 or in bfloat16."""
 
@@ -22,14 +22,14 @@ class Pass(NamedTuple):
 
 
 @contextmanager
-def watched(kind: type[nn.Module]) -> Iterator[list[Pass]]:
+def record_forwards(kind: type[nn.Module]) -> Iterator[list[ForwardPass]]:
     """The passes through all networks of a kind meanwhile, in their order."""
-    found: list[Pass] = []
+    found: list[ForwardPass] = []
 
     def see(module: nn.Module, arguments: tuple[Any, ...], features: Tensor) -> None:
         if type(module) is kind:
             graded, in_fp32 = torch.is_grad_enabled(), features.dtype == torch.float32
-            found.append(Pass(_rows(features), graded, module.training, in_fp32))
+            found.append(ForwardPass(_count_rows(features), graded, module.training, in_fp32))
 
     handle = register_module_forward_hook(see)
     try:
@@ -38,7 +38,7 @@ def watched(kind: type[nn.Module]) -> Iterator[list[Pass]]:
         handle.remove()
 
 
-def _rows(features: Tensor) -> int:
+def _count_rows(features: Tensor) -> int:
     """How many samples gave these features; under vmap those of all its copies."""
     whole = features
     while torch._C._functorch.is_functorch_wrapped_tensor(whole):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onepass.base.errors import DataError, InputError
-from onepass.data.files import Array, contents, decode, reading
+from onepass.data.files import Array, decode_image, name_unreadable, read_bytes
 from onepass.data.folders import SUFFIXES
 from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
 from onepass.learning.learner import Learner
@@ -25,14 +25,14 @@ class Prediction(NamedTuple):
     score: float
 
 
-class Unreadable(NamedTuple):
+class UnreadableImage(NamedTuple):
     """A file that is no image after all, and why, in a sentence that names it."""
 
     path: str
     problem: str
 
 
-def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Unreadable]:
+def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | UnreadableImage]:
     """Yields what every image of a folder (or one image) is, scaled to the learner's size."""
     content = read_checkpoint(model)
     learner = learner_for_predicting(content, str(model), device=device)
@@ -47,22 +47,22 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
             f"{model} has learned float images, of which a file does not say how they were made: "
             "use onepass.open and predict"
         )
-    paths = _images(images)
+    paths = _image_paths(images)
     for start in range(0, len(paths), BATCH):
-        yield from _classified(learner, paths[start : start + BATCH], tuple(shape))
+        yield from _classify_batch(learner, paths[start : start + BATCH], tuple(shape))
 
 
-def _classified(
+def _classify_batch(
     learner: Learner, paths: list[Path], shape: tuple[int, int, int]
-) -> list[Prediction | Unreadable]:
+) -> list[Prediction | UnreadableImage]:
     """Returns what each of some files is, all images scored at once."""
-    entries: dict[Path, Prediction | Unreadable] = {}
+    entries: dict[Path, Prediction | UnreadableImage] = {}
     images: dict[Path, Array] = {}
     for path in paths:
         try:
-            images[path] = decode(contents(path), str(path), shape, resize=True)
+            images[path] = decode_image(read_bytes(path), str(path), shape, resize=True)
         except DataError as problem:
-            entries[path] = Unreadable(str(path), str(problem))
+            entries[path] = UnreadableImage(str(path), str(problem))
     if images:
         names = learner.class_names
         best = learner.scores(np.stack(list(images.values()))).softmax(dim=1).max(dim=1)
@@ -71,8 +71,8 @@ def _classified(
     return [entries[path] for path in paths]
 
 
-def _images(images: Path) -> list[Path]:
-    with reading(images):
+def _image_paths(images: Path) -> list[Path]:
+    with name_unreadable(images):
         images.stat()
     if not images.is_dir():
         return [images]

@@ -11,7 +11,7 @@ from forked import in_child
 from onepass import ER
 from onepass.learning.checkpoint import file
 from onepass.learning.checkpoint.file import open_learner
-from onepass.tools.predict_images import Unreadable, classify
+from onepass.tools.predict_images import UnreadableImage, classify
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(model, tmp_path):
 
     def try_it():
         for images, wanted in ((tmp_path, "bcd"), (tmp_path / "b.png", "b")):
-            bad = [entry for entry in found(model, images) if isinstance(entry, Unreadable)]
+            bad = [entry for entry in found(model, images) if isinstance(entry, UnreadableImage)]
             assert [entry.path for entry in bad] == [str(tmp_path / f"{n}.png") for n in wanted]
             assert all(entry.path in entry.problem for entry in bad)
 
@@ -109,5 +109,5 @@ def test_a_folder_is_scored_in_batches_and_told_in_the_order_of_its_files(
     (lone,) = found(model, tmp_path / "001.png")
     assert (lone.label, together[1].label, together[3].label) == ("above", "above", "below")
     assert together[1].score == pytest.approx(lone.score)
-    bad = [number for number, entry in enumerate(together) if isinstance(entry, Unreadable)]
+    bad = [number for number, entry in enumerate(together) if isinstance(entry, UnreadableImage)]
     assert bad == [0, 70]

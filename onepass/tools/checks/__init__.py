@@ -20,6 +20,6 @@ if TYPE_CHECKING:
     from onepass.tools.checks.contract import Outcome as Outcome
     from onepass.tools.checks.contract import check_method as check_method
     from onepass.tools.checks.contract import exemptions as exemptions
-    from onepass.tools.checks.contract import one_by_one as one_by_one
+    from onepass.tools.checks.contract import run_checks as run_checks
 
 __getattr__, __all__ = attach(__name__)

@@ -10,8 +10,8 @@ import torch
 
 from onepass.base.errors import UnknownNameError
 from onepass.learning.learner import Learner
-from onepass.tools.checks import names, tools
-from onepass.tools.checks.place import place
+from onepass.tools.checks import helpers, names
+from onepass.tools.checks.failure_location import locate_failure
 
 Check = Callable[[type[Learner]], None]
 NEEDS_GPU = ("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_waits")
@@ -19,7 +19,7 @@ NEEDS_GPU = ("devices_agree", "a_graph_gives_the_same_bits", "the_step_never_wai
 CHECKS: dict[str, Check] = {
     name: getattr(import_module(f"{names.HOME}.{module}"), name)
     for module in names.MODULES
-    for name in names.declared(module)
+    for name in names.checks_in_module(module)
 }
 
 
@@ -41,7 +41,7 @@ def exemptions(method: type[Learner], only: Iterable[str] = ()) -> dict[str, str
     exempt = dict(method.traits.exempt)
     if not torch.cuda.is_available():
         exempt = {**dict.fromkeys(NEEDS_GPU, "this machine has no GPU"), **exempt}
-    asked = names.chosen(only, CHECKS)
+    asked = names.select_names(only, CHECKS)
     return {name: why for name, why in exempt.items() if name in asked}
 
 
@@ -50,7 +50,7 @@ def check_method(method: type[Learner], device: str = "cpu", only: Iterable[str]
     returns what came of each."""
     only = list(only)
     outcome = Outcome(exempt=exemptions(method, only))
-    for name, problem in one_by_one(method, device, only):
+    for name, problem in run_checks(method, device, only):
         if problem:
             outcome.failed[name] = problem
         else:
@@ -58,28 +58,28 @@ def check_method(method: type[Learner], device: str = "cpu", only: Iterable[str]
     return outcome
 
 
-def one_by_one(
+def run_checks(
     method: type[Learner], device: str = "cpu", only: Iterable[str] = ()
 ) -> Iterator[tuple[str, str]]:
     """Yields the name of each check that applies, once it has run, and why it failed, if it has."""
     exempt = exemptions(method)
-    for name in names.chosen(only, CHECKS):
+    for name in names.select_names(only, CHECKS):
         if name in exempt:
             continue
-        before = tools.device.set(device)
+        before = helpers.device_of_checks.set(device)
         problem = ""
         try:
             CHECKS[name](method)
         except Exception as failure:  # a check of a foreign method may fail in any way
-            problem = _in_words(failure, method)
+            problem = _describe_failure(failure, method)
         finally:
-            tools.device.reset(before)
+            helpers.device_of_checks.reset(before)
         yield name, problem
 
 
-def _in_words(failure: Exception, method: type[Learner]) -> str:
+def _describe_failure(failure: Exception, method: type[Learner]) -> str:
     """Returns what was expected, what was found, and where."""
-    if isinstance(failure, tools.UnmetError):
-        return f"{failure} ({place(failure, method, failure.at)})"
+    if isinstance(failure, helpers.ExpectationError):
+        return f"{failure} ({locate_failure(failure, method, failure.at)})"
     found = f"expected no error; found {type(failure).__name__}: {failure}"
-    return f"{found} ({place(failure, method)})"
+    return f"{found} ({locate_failure(failure, method)})"

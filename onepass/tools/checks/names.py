@@ -13,25 +13,25 @@ HOME = "onepass.tools.checks"
 MODULES = ("predicting", "learning", "repeating", "costing")  # in the order in which they run
 
 
-def declared(module: str) -> dict[str, str]:
+def checks_in_module(module: str) -> dict[str, str]:
     """Returns the names of a module's checks, each with a sentence about it."""
     return {
         defined.name: first_sentence(ast.get_docstring(defined) or "")
-        for defined in lazy.parsed(f"{HOME}.{module}").body
+        for defined in lazy.parse_module(f"{HOME}.{module}").body
         if isinstance(defined, ast.FunctionDef) and not defined.name.startswith("_")
     }
 
 
-def summaries() -> dict[str, str]:
+def check_summaries() -> dict[str, str]:
     """Returns the names of all checks, each with a sentence about it."""
-    return {name: text for module in MODULES for name, text in declared(module).items()}
+    return {name: text for module in MODULES for name, text in checks_in_module(module).items()}
 
 
-def chosen(only: Iterable[str], names: Iterable[str]) -> list[str]:
+def select_names(only: Iterable[str], names: Iterable[str]) -> list[str]:
     """Returns those of the names that are asked for, in their own order: all if none is. They may
     be written with `-`, or as they are shown, with spaces.
 
-    >>> chosen(["same-seed"], ["the_head_grows", "same_seed"])
+    >>> select_names(["same-seed"], ["the_head_grows", "same_seed"])
     ['same_seed']
     """
     names = list(names)

@@ -7,16 +7,16 @@ import math
 import torch
 
 from onepass.base.errors import NotFittedError
-from onepass.tools.checks.tools import (
-    SCORED,
+from onepass.tools.checks.helpers import (
+    SCORE_METHODS,
     Method,
-    expect,
-    expect_same,
-    make,
-    samples,
+    expect_same_state,
+    expect_that,
+    make_learner,
     small_stream,
-    state_of,
+    state_fingerprints,
     teach,
+    unseen_samples,
 )
 
 
@@ -24,26 +24,26 @@ def predict_before_learning_is_refused(method: Method) -> None:
     """Predicting before the first batch raises NotFittedError, as scikit-learn's users expect."""
     wanted = "NotFittedError before anything is learned"
     try:
-        make(method).predict(samples(small_stream()))
+        make_learner(method).predict(unseen_samples(small_stream()))
     except NotFittedError as problem:
         for kind in (ValueError, AttributeError):
             found = f"one that is no {kind.__name__}"
-            expect(isinstance(problem, kind), wanted, found, "predict")
+            expect_that(isinstance(problem, kind), wanted, found, "predict")
     else:
-        expect(False, wanted, "an answer", "predict")
+        expect_that(False, wanted, "an answer", "predict")
 
 
 def predict_leaves_no_trace(method: Method) -> None:
     """Parameters, buffers, memory, generators and mode are the same after predicting."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    before, training = state_of(learner), learner.model.training
-    learner.predict(samples(stream))
-    learner.scores(samples(stream))
-    at = f"predict {SCORED}"
-    expect_same(before, state_of(learner), "predicting to change nothing", at)
+    learner = teach(make_learner(method), stream, last=12)
+    before, training = state_fingerprints(learner), learner.model.training
+    learner.predict(unseen_samples(stream))
+    learner.scores(unseen_samples(stream))
+    at = f"predict {SCORE_METHODS}"
+    expect_same_state(before, state_fingerprints(learner), "predicting to change nothing", at)
     mode = f"training = {learner.model.training}"
-    expect(
+    expect_that(
         learner.model.training == training, f"predicting to leave training = {training}", mode, at
     )
 
@@ -51,52 +51,56 @@ def predict_leaves_no_trace(method: Method) -> None:
 def predict_in_parts_agrees(method: Method) -> None:
     """The scores of a batch are the scores of its parts."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    x = samples(stream)
+    learner = teach(make_learner(method), stream, last=12)
+    x = unseen_samples(stream)
     whole = learner.scores(x)
     parts = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
     away = float((whole - parts).abs().max()) if whole.shape == parts.shape else math.inf
     wanted = "a sample's scores to depend on no other sample"
     found = f"scores that move by {away:.2g} when the batch is cut"
-    expect(torch.allclose(whole, parts, atol=1e-5), wanted, found, SCORED)
+    expect_that(torch.allclose(whole, parts, atol=1e-5), wanted, found, SCORE_METHODS)
 
 
 def scores_have_a_column_for_each_class(method: Method) -> None:
     """Columns are the classes seen so far, and predict names the label of the highest."""
     stream = small_stream()
-    learner = make(method)
+    learner = make_learner(method)
     for last in (1, 9, 24):
         teach(learner, stream, first=learner.steps, last=last)
-        scores = learner.scores(samples(stream)).cpu()
+        scores = learner.scores(unseen_samples(stream)).cpu()
         wanted = f"one column for each of {len(learner.classes)} classes"
         found = f"{scores.shape[1]} columns"
-        expect(scores.shape[1] == len(learner.classes), wanted, found, SCORED)
+        expect_that(scores.shape[1] == len(learner.classes), wanted, found, SCORE_METHODS)
         best = [learner.classes[row] for row in scores.argmax(dim=1).tolist()]
-        same = best == learner.predict(samples(stream)).tolist()
-        expect(same, "predict to give the label of the highest score", "another", "predict")
+        same = best == learner.predict(unseen_samples(stream)).tolist()
+        expect_that(same, "predict to give the label of the highest score", "another", "predict")
         given = stream.dataset.train_y[torch.cat([stream.indices(i) for i in range(last)])]
         known = sorted(set(given.tolist()))
         learned = sorted(int(label) for label in learner.classes)
-        expect(learned == known, f"the classes of the batches, {known}", learned, "classes")
+        expect_that(learned == known, f"the classes of the batches, {known}", learned, "classes")
 
 
 def a_snapshot_stays(method: Method) -> None:
     """It predicts as the learner did when it was taken, whatever the learner learns afterwards, and
     taking it leaves no trace."""
     stream = small_stream()
-    learner = teach(make(method), stream, last=12)
-    x, before, at = samples(stream), state_of(learner), f"snapshot {SCORED}"
+    learner = teach(make_learner(method), stream, last=12)
+    x, before, at = unseen_samples(stream), state_fingerprints(learner), f"snapshot {SCORE_METHODS}"
     scores = learner.scores(x)
     snapshot = learner.snapshot()
-    expect_same(before, state_of(learner), "a snapshot to change nothing when it is taken", at)
+    expect_same_state(
+        before, state_fingerprints(learner), "a snapshot to change nothing when it is taken", at
+    )
     teach(learner, stream, first=12)
     same = torch.equal(snapshot.scores(x), scores)
-    expect(same, "a snapshot to score as it did when it was taken", "other scores", at)
+    expect_that(same, "a snapshot to score as it did when it was taken", "other scores", at)
     classes = learner.classes[: scores.shape[1]]
     found = list(snapshot.classes)
-    expect(found == classes, f"a snapshot to keep its classes, {classes}", found, at)
+    expect_that(found == classes, f"a snapshot to keep its classes, {classes}", found, at)
     learned = not torch.equal(learner.scores(x)[:, : scores.shape[1]], scores)
-    expect(learned, "the learner's own scores to move on", "the same scores: nothing was learned")
+    expect_that(
+        learned, "the learner's own scores to move on", "the same scores: nothing was learned"
+    )
 
 
 def the_average_predicts(method: Method) -> None:
@@ -105,8 +109,8 @@ def the_average_predicts(method: Method) -> None:
     if "average" in method.traits.unsupported:
         return
     stream = small_stream(shape=(16,))
-    learner = teach(make(method, average=0.9), stream, last=9)
-    x = samples(stream)
+    learner = teach(make_learner(method, average=0.9), stream, last=9)
+    x = unseen_samples(stream)
     alone = learner.scores(x)
     with torch.no_grad():
         for parameter in learner.model.parameters():
@@ -114,4 +118,4 @@ def the_average_predicts(method: Method) -> None:
     learner._scorer = None  # made for this state, with whatever it asks
     same = torch.equal(learner.scores(x), alone)
     wanted = "scores that come from the average alone"
-    expect(same, wanted, "scores that come from the network that trains", SCORED)
+    expect_that(same, wanted, "scores that come from the network that trains", SCORE_METHODS)

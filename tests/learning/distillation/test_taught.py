@@ -14,7 +14,7 @@ from onepass import ER, GSA, Finetune
 from onepass.base.parts import Samples
 from onepass.learning import registry
 from onepass.learning.memory_contents import copy_bytes
-from onepass.tools.forward_counter import watched
+from onepass.tools.forward_counter import record_forwards
 
 # ---- settings that change nothing
 
@@ -30,7 +30,7 @@ def test_no_lesson_and_no_repeat_change_no_bit():
 
 def test_without_lessons_a_step_reports_none_and_the_average_is_asked_nothing():
     learner = learned(small(ER, net=Normed(), average=0.9), batches(TASKS))
-    with watched(Normed) as passes:
+    with record_forwards(Normed) as passes:
         step = learner.learn(*corners([2, 3], torch.Generator()))
     assert "distil" not in step.terms
     assert [one.graded for one in passes] == [True]

@@ -12,16 +12,16 @@ from typing import Any
 from onepass.base import fileio
 from onepass.base.errors import RunError
 from onepass.evaluation.points import Point
-from onepass.runs.find import FoundRun, find
+from onepass.runs.find import FoundRun, find_runs
 from onepass.runs.folder import RunFolder
-from onepass.runs.query import chosen, folders_first, passed_over
+from onepass.runs.query import count_foreign_lines, folders_first, matching_runs
 from onepass.runs.result import Result
 
 BALANCE = "balance"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """A run as it was found, its result once it has one, and what its folder holds
     besides. `notes` are sentences on what of that cannot be read."""
 
@@ -73,31 +73,31 @@ class Recorded:
         if self.found.folder is None:
             return [], ""
         try:
-            return RunFolder(Path(self.found.folder)).said_by(BALANCE) or [], ""
+            return RunFolder(Path(self.found.folder)).probe_lines(BALANCE) or [], ""
         except RunError:
             return [], f"{BALANCE}.jsonl is damaged"
 
 
-def recorded(*paths: Path, where: Sequence[str] = ()) -> tuple[list[Recorded], dict[Path, int]]:
+def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun], dict[Path, int]]:
     """Returns all runs that meet every condition, runs' own folders first, since they have more to
     show; and how many lines of each file were passed over, since they are of something else."""
-    found = folders_first(find(*paths, parse=fileio.parsed))
-    matching = chosen([run for run in found if not run.foreign], where)
+    found = folders_first(find_runs(*paths, parse=fileio.parse_json))
+    matching = matching_runs([run for run in found if not run.foreign], where)
     if not matching:
         condition = " that matches --where" if where else ""
         raise RunError(f"there is no run{condition} in {', '.join(map(str, paths))}")
-    return [_recorded(run) for run in matching], passed_over(found)
+    return [_recorded(run) for run in matching], count_foreign_lines(found)
 
 
-def _recorded(run: FoundRun) -> Recorded:
+def _recorded(run: FoundRun) -> RecordedRun:
     if run.state != "finished":
-        return Recorded(run, None)
+        return RecordedRun(run, None)
     try:
-        return Recorded(run, run.result())
+        return RecordedRun(run, run.result())
     except RunError as problem:
         *_, told = str(problem).rpartition(" is damaged: ")
-        return Recorded(replace(run, state="damaged", values={}, problem=told), None)
+        return RecordedRun(replace(run, state="damaged", values={}, problem=told), None)
 
 
-def results(runs: Sequence[Recorded]) -> list[Result]:
+def finished_results(runs: Sequence[RecordedRun]) -> list[Result]:
     return [run.result for run in runs if run.result is not None]

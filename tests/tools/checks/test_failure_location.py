@@ -11,7 +11,7 @@ import pytest
 from onepass import ER
 from onepass.base.parts import ImageCount
 from onepass.tools.checks import check_method
-from onepass.tools.checks.place import place
+from onepass.tools.checks.failure_location import locate_failure
 
 HERE = Path(__file__)
 
@@ -84,7 +84,10 @@ def in_this_folder(monkeypatch):
 def test_an_error_is_at_the_innermost_line_of_the_methods_file():
     failure = caught(Unlucky.step, Unlucky(), None, None)
     at = line_of('raise ValueError("in a step")')
-    assert place(failure, Unlucky, "make_head") == f"test_place.py:{at}, in Unlucky.deeper"
+    assert (
+        locate_failure(failure, Unlucky, "make_head")
+        == f"test_failure_location.py:{at}, in Unlucky.deeper"
+    )
 
 
 def test_an_error_that_was_told_in_other_words_is_where_it_first_was():
@@ -93,7 +96,7 @@ def test_an_error_that_was_told_in_other_words_is_where_it_first_was():
     at = line_of('raise RuntimeError("in a head")')
     assert outcome.failed["same_seed_same_bits"] == (
         "expected no error; found InputError: the net cannot take samples of (3, 8, 8): "
-        f"in a head (test_place.py:{at}, in Unlucky.make_head)"
+        f"in a head (test_failure_location.py:{at}, in Unlucky.make_head)"
     )
 
 
@@ -109,25 +112,25 @@ def test_an_error_that_was_told_in_other_words_is_where_it_first_was():
     ],
 )
 def test_what_passed_no_line_of_its_own_is_at_the_function_that_decides(at, line, name):
-    found = place(of_a_check(), Unlucky, at)
-    assert found == f"test_place.py:{line_of(line)}, in {name}"
+    found = locate_failure(of_a_check(), Unlucky, at)
+    assert found == f"test_failure_location.py:{line_of(line)}, in {name}"
 
 
 def test_a_file_elsewhere_is_named_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert place(of_a_check(), Unlucky).startswith(f"{HERE}:")
+    assert locate_failure(of_a_check(), Unlucky).startswith(f"{HERE}:")
 
 
 def test_a_method_of_ours_is_looked_for_in_its_own_file():
     first = inspect.getsourcelines(ER.step)[1]
-    assert place(of_a_check(), ER, "step").endswith(f"er.py:{first}, in ER.step")
+    assert locate_failure(of_a_check(), ER, "step").endswith(f"er.py:{first}, in ER.step")
 
 
 def test_what_was_typed_at_a_prompt_has_a_name_and_no_line(monkeypatch):
     module = types.ModuleType("prompt")
     monkeypatch.setitem(sys.modules, "prompt", module)
     exec("from onepass import ER\nclass Typed(ER):\n    pass", vars(module))
-    assert place(of_a_check(), module.Typed, "step") == "in Typed"
+    assert locate_failure(of_a_check(), module.Typed, "step") == "in Typed"
 
 
 def test_a_check_says_what_it_expected_what_it_found_and_where():
@@ -135,7 +138,7 @@ def test_a_check_says_what_it_expected_what_it_found_and_where():
     assert outcome.failed == {
         "declared_images_are_counted": f"expected the declared {ImageCount(10)} of a step; "
         f"found {ImageCount(74)} counted "
-        f"(test_place.py:{line_of('def cost')}, in CountsTooLittle.cost)"
+        f"(test_failure_location.py:{line_of('def cost')}, in CountsTooLittle.cost)"
     }
 
 
@@ -145,5 +148,5 @@ def test_a_shape_that_depends_on_data_is_at_its_line():
     assert outcome.failed == {
         "the_step_stays_on_the_device": "expected a step without a shape, or a value on the host, "
         "that depends on data; found aten.nonzero.default "
-        f"(test_place.py:{at}, in PicksRowsByAMask.step)"
+        f"(test_failure_location.py:{at}, in PicksRowsByAMask.step)"
     }

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from onepass.base.text import plain
-from onepass.runs.spec import BESIDE, Job
+from onepass.base.text import printable
+from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
-OPTIONS = {one.name for one in fields(Job)} - BESIDE
+OPTIONS = {one.name for one in fields(Job)} - NOT_IN_VARIANT
 
 
-def command(run: Mapping[str, Any]) -> str:
+def rerun_command(run: Mapping[str, Any]) -> str:
     """From what a result or a run.json records. Where data lie, and a table's `--test`, are matters
     of one machine and not recorded.
 
-    >>> command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2, "device": "cpu",
-    ...          "variant": "tuned lr=3e-4 every=10 prequential=True"})
+    >>> rerun_command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2,
+    ...                "device": "cpu", "variant": "tuned lr=3e-4 every=10 prequential=True"})
     'onepass run er --dataset digits --memory 100 --seed 2 --preset tuned --set lr=3e-4 --every 10
     --prequential --device cpu'
     """
@@ -33,7 +33,7 @@ def command(run: Mapping[str, Any]) -> str:
         found = run.get(name) or []
         for one in [found] if isinstance(found, str) else found:
             words += [f"--{name.removesuffix('s')}", str(one)]
-    return plain(shlex.join(words))
+    return printable(shlex.join(words))
 
 
 def _options(variant: Variant) -> Iterator[str]:
