@@ -14,6 +14,7 @@ import pytest
 import onepass
 from onepass.base.settings import construct
 from onepass.learning import registry
+from onepass.learning.image_counts import images_per_batch
 from onepass.runs.spec import COMMON, PRESETS
 from onepass.tools.checks import CHECKS, NEEDS_GPU, exemptions
 
