@@ -82,7 +82,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(tmp_path: Path) -> N
     assert done.status == 1, done.err
     assert "learning has diverged" in done.error and "what was saved before" in done.error
     (path,) = (tmp_path / "runs").rglob("checkpoint.pt")
-    assert file.read(path)["tick"]["step"] == 6
+    assert file.read_checkpoint(path)["tick"]["step"] == 6
     assert library.open(path, device="cpu").predict(np.zeros((1, 5))).shape == (1,)
     before = contents(path.parent)
     again = onepass(*asked, "--resume")

@@ -55,7 +55,7 @@ class Contrary(Finetune):
     """Scores by minus its logits."""
 
     def scorer(self):
-        return Reversed(self.trainer.evaluator)
+        return Reversed(self.trainer.eval_model)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -141,7 +141,7 @@ def test_a_first_step_that_fails_leaves_a_learner_that_is_not_prepared(where, fi
         tried.learn(*batch([0, 1, 2]))
     assert not tried._prepared
     assert (tried.steps, tried.classes, tried.task) == (0, [], 0)
-    assert tried.book.told, "that boundaries are told has not been forgotten"
+    assert tried.class_index.told, "that boundaries are told has not been forgotten"
     tried.fail = ""
     tried.lr = fresh.lr = 0.5  # nothing is in use
     fresh.new_task()
@@ -197,7 +197,7 @@ def test_a_setting_is_in_use_as_soon_as_the_learner_is_prepared():
 def test_stores_are_the_memories_by_name_and_bytes_those_of_memories_and_copies():
     learner = teach(made(Hoarding, memory=5), [0, 1])
     assert stores_of(learner) == [learner.store, learner.second]
-    assert learner.second.kept == ("x", "y")
+    assert learner.second.column_names == ("x", "y")
     assert memory_bytes(learner) == (5 + 7) * (6 * 4 + 8)
     assert copy_bytes(learner) == learner.teacher.bytes > 0
     plain = teach(made(Finetune), [0, 1])
@@ -237,13 +237,13 @@ def test_a_task_is_finished_once_and_before_anything_of_the_next_one_begins(how,
 def test_a_step_may_be_another_one_after_the_first_task_only(how, monkeypatch):
     """What is captured of the first task is of no use then; later boundaries keep what there is."""
     told = []
-    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    monkeypatch.setattr(Trainer, "expect_changed_step", lambda _: told.append(learner.steps))
     monkeypatch.setattr(Finetune, "traits", Traits(later_steps_differ=True))
     learner = made(Finetune, gap=2)
     tell(learner, how)
     assert told == [3]
     monkeypatch.undo()
-    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    monkeypatch.setattr(Trainer, "expect_changed_step", lambda _: told.append(learner.steps))
     tell(made(Finetune, gap=2), how)
     assert told == [3], "nor is anything captured anew for other methods"
 
@@ -383,7 +383,7 @@ def test_scores_and_labels_are_those_of_the_methods_scorer():
 def test_scores_are_of_normalised_samples():
     learner = teach(made(Finetune, mean=(0.5,), std=(2.0,)), [0, 1])
     x, _ = batch([0, 1])
-    expected = learner.trainer.evaluator((x - 0.5) / 2)[:, :2].detach()
+    expected = learner.trainer.eval_model((x - 0.5) / 2)[:, :2].detach()
     torch.testing.assert_close(learner.scores(x), expected)
 
 
@@ -422,14 +422,14 @@ def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
     learner = made(Finetune)
     teach(learner, [0, 1])
     assert learner.trainer.image_counts == {}
-    learner.trainer.spend("scores", ImageCount(5, 7))
-    learner.trainer.spend("task ends", ImageCount(1))
-    learner.trainer.spend("scores", ImageCount(10))
+    learner.trainer.count_images("scores", ImageCount(5, 7))
+    learner.trainer.count_images("task ends", ImageCount(1))
+    learner.trainer.count_images("scores", ImageCount(10))
     expected = {"scores": ImageCount(15, 7), "task ends": ImageCount(1, 0)}
     assert learner.trainer.image_counts == expected
     again = reopened(learner, tmp_path)
     assert again.trainer.image_counts == expected
-    again.trainer.spend("task ends", ImageCount(0, 2))
+    again.trainer.count_images("task ends", ImageCount(0, 2))
     assert again.trainer.image_counts["task ends"] == ImageCount(1, 2)
     assert learner.trainer.image_counts == expected
 

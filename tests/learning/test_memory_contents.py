@@ -78,7 +78,9 @@ def test_a_file_without_the_memory_holds_no_sample_and_predicts(key, stream, tmp
     opened.save(tmp_path / "again.pt")
     for one in (opened, onepass.open(tmp_path / "again.pt", device="cpu")):
         assert torch.equal(one.scores(data.test_x), learner.scores(data.test_x))
-        with pytest.raises(InputError, match="saved without its memory: it predicts, and cannot"):
+        with pytest.raises(
+            InputError, match="saved without its memory: it can predict, but cannot"
+        ):
             one.learn(*stream.batch(STEPS))
 
 
@@ -130,7 +132,7 @@ def test_labels_that_are_text_are_kept_and_forgotten_as_text(tmp_path):
         ({"label": 99}, "label 99 has not been learned"),
         ({"where": [True, False]}, r"each of the 12 samples.* not bool \(2,\)"),
         ({"where": lambda x, y: y}, r"true and false, not int64 \(12,\)"),
-        ({"where": "all"}, "where must be a mask or give one, not 'all'"),
+        ({"where": "all"}, "where must be a mask or a function that returns one, not 'all'"),
     ],
 )
 def test_what_cannot_be_forgotten_is_refused_and_all_stays(asked, said, stream):

@@ -9,7 +9,7 @@ from torch import nn
 import onepass
 from onepass import ER, GSA, Finetune, RainbowRT
 from onepass.base.checksum import sha256
-from onepass.learning.replay import new_share
+from onepass.learning.replay import newest_share
 
 OLD, NEW = [[0, 1] * 6] * 2, [[2, 3] * 6] * 2
 
@@ -23,7 +23,7 @@ def far_apart(labels):
 def statistics(learner):
     """The mean and variance that inputs are normalised by in scores, (6) each."""
     learner.scores(torch.zeros(1, 6))
-    norm = learner._made_scorer().body.norm
+    norm = learner._current_scorer().body.norm
     return norm.running_mean, norm.running_var
 
 
@@ -57,7 +57,7 @@ def test_two_thirds_of_the_statistics_are_of_the_newest_classes(kind, average, o
 
 @pytest.mark.parametrize(("old", "new", "share"), [(90, 10, 2 / 3), (198, 2, 2 / 13)])
 def test_how_much_the_newest_count_on_cifar100_and_on_tinyimagenet(old, new, share):
-    assert new_share(old, old + new) == pytest.approx(share)
+    assert newest_share(old, old + new) == pytest.approx(share)
 
 
 def test_a_boundary_changes_nothing_before_new_classes_have_come(tmp_path):
@@ -128,7 +128,7 @@ def test_what_is_frozen_keeps_its_own_beside_what_is_not():
     net = nn.Sequential(frozen(), AfterALayer(values=8))
     learner = learned(small(ER, net=net, norms="memory"), batches([*OLD, BOUNDARY, *NEW]))
     learner.scores(torch.zeros(1, 6))
-    first, second = learner._made_scorer().body
+    first, second = learner._current_scorer().body
     assert torch.equal(first.norm.running_mean, torch.zeros(8))
     assert not torch.equal(second.norm.running_mean, learner.model.body[1].norm.running_mean)
 

@@ -47,7 +47,7 @@ class Twofold(Finetune):
         return Step.of(loss)
 
     def scorer(self):
-        return Sum(self.trainer.evaluator)
+        return Sum(self.trainer.eval_model)
 
 
 @dataclass(kw_only=True, eq=False)

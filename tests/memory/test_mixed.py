@@ -295,7 +295,7 @@ def test_before_any_class_the_shares_are_of_one_class():
 
 def test_other_classes_change_the_next_mix_where_a_captured_step_reads_it():
     store, stream = mixing([0, 1, 2, 3] * 3), negative([2, 3])
-    addresses = [part.data_ptr() for part in store._places]
+    addresses = [part.data_ptr() for part in store._plan]
     new = torch.tensor([False, False, False, True])
     counts = []
     for classes in (IS_NEW, new):
@@ -304,7 +304,7 @@ def test_other_classes_change_the_next_mix_where_a_captured_step_reads_it():
         assert bool(mix.weight.all())
         counts.append(int(classes[mix.y].sum()))
     assert counts == [3, 1]
-    assert [part.data_ptr() for part in store._places] == addresses
+    assert [part.data_ptr() for part in store._plan] == addresses
 
 
 def test_a_limit_on_new_samples_of_the_memory_leaves_places_at_weight_0():

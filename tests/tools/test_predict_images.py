@@ -24,7 +24,9 @@ def model(tmp_path_factory):
     for first in range(0, 40, 10):
         learner.learn(x[first : first + 10], y[first : first + 10])
     path = tmp_path_factory.mktemp("model") / "model.pt"
-    file.write(path, {**file.content(learner), "class_names": ["above", "below"]})
+    file.write_checkpoint(
+        path, {**file.checkpoint_content(learner), "class_names": ["above", "below"]}
+    )
     return path
 
 
@@ -84,7 +86,7 @@ def test_another_format_is_told_in_a_line_that_names_the_file(model, tmp_path):
 @pytest.mark.parametrize("names", [["above"], "ab", [1, 2], {"0": "above", "1": "below"}])
 def test_class_names_that_do_not_fit_are_told_with_their_checkpoint(model, tmp_path, names):
     path = tmp_path / "model.pt"
-    file.write(path, {**file.read(model), "class_names": names})
+    file.write_checkpoint(path, {**file.read_checkpoint(model), "class_names": names})
     (tmp_path / "1.png").write_bytes(formats.encoded(DARK_ABOVE))
     done = onepass("predict", path, tmp_path)
     assert done.status == 2 and str(path) in done.error

@@ -17,17 +17,17 @@ def learn_by_hand(learner, x, y, times):
     if not learner._prepared:
         learner.prepare(tuple(x.shape[1:]), x.dtype)
     labels, trainer = y.tolist(), learner.trainer
-    known = not learner.book.has_unseen(labels)
-    rows = learner._admit(labels)
+    known = not learner.class_index.has_unseen(labels)
+    rows = learner._assign_rows(labels)
     for turn in range(times):
 
         def step(x, y, turn=turn):
-            trainer.begins, trainer.lets_in = turn == 0, turn == times - 1
+            trainer.first_repeat, trainer.last_repeat = turn == 0, turn == times - 1
             return learner.step(x, y)
 
         done = trainer.run(step, x, rows)
     if known:
-        learner.book.enter(labels)
+        learner.class_index.enter(labels)
     learner.steps += 1
     trainer.unfinished = False
     return done
@@ -58,11 +58,11 @@ def test_repeats_train_more_often():
 @pytest.mark.parametrize("key", ["er", "gsa", "derpp", "rainbow-rt", "ocm"])
 def test_the_memory_is_offered_each_sample_once(key, monkeypatch):
     offered = []
-    have_offered = Reservoir._have_offered
+    count_offered = Reservoir._count_offered
     monkeypatch.setattr(
         Reservoir,
-        "_have_offered",
-        lambda store, more: (offered.append(int(more)), have_offered(store, more)),
+        "_count_offered",
+        lambda store, more: (offered.append(int(more)), count_offered(store, more)),
     )
     learned(small(registry.get(key).learner, net=Normed(), lr=0.05, repeats=3), batches(TASKS))
     assert offered == [len(labels) for labels in TASKS if labels != BOUNDARY]

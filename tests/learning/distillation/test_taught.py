@@ -149,7 +149,7 @@ def noted_by(learner, note):
     since the last one: what the network said, and of which samples."""
     learner.noted, expected = [], []
     note_forward, descend, gradients = (
-        learner.trainer.note,
+        learner.trainer.record_forward,
         learner.descend,
         learner.trainer.gradients,
     )
@@ -166,7 +166,7 @@ def noted_by(learner, note):
 
         return go_on
 
-    learner.trainer.note = noting_forward
+    learner.trainer.record_forward = noting_forward
     learner.descend, learner.trainer.gradients = noting_first(descend), noting_first(gradients)
     return expected
 
@@ -266,7 +266,7 @@ def test_the_optimiser_descends_the_loss_and_the_lesson(raw):
     inputs = (x - 1) / 2
     logits = inputs @ own[0].T + own[1]
     taught = learner.trainer.distillation.averaged(inputs)[:, seen]
-    rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+    rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
     t = learner.distil_temperature
     lesson = nn.functional.kl_div(
         (logits / t).log_softmax(1), (taught / t).softmax(1), reduction="batchmean"
@@ -292,7 +292,7 @@ def test_one_average_may_teach_and_another_predict():
     )
     x = corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
     assert torch.equal(both.scores(x), both.trainer.distillation.averaged(x)[:, :4])
-    assert torch.equal(alone.scores(x), alone.trainer.evaluator(x)[:, :4])
+    assert torch.equal(alone.scores(x), alone.trainer.eval_model(x)[:, :4])
     assert copy_bytes(both) == 2 * copy_bytes(one)
     assert "teaching" not in one.state_dict()["parts"], "it is saved once"
 
