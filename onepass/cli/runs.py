@@ -195,7 +195,7 @@ def export_runs(
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
     """Write all results into one file, a row for each run."""
-    from onepass.report.export import export as write
+    from onepass.report.export import export_results
 
-    count = write(results(*paths), output)
+    count = export_results(results(*paths), output)
     print_text(f"{output}: {count} runs")
