@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import onepass, refused
-from own import write_modules
+from user_modules import write_modules
 
 TWO = ("--only", "predict_before_learning_is_refused", "--only", "same-seed-same-bits")
 FAILS = """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 from torch import nn
 
 from onepass import ER
@@ -16,7 +16,7 @@ from onepass.learning.network_copies import Copy, PreviousNetwork
 from onepass.memory import Reservoir
 from onepass.tools.checks import CHECKS, NEEDS_GPU, check_method, costing
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 from torch import nn
 
 from onepass import ER, Finetune
@@ -15,7 +15,7 @@ from onepass.base.parts import Step
 from onepass.learning.traits import Traits
 from onepass.tools.checks import CHECKS, learning
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 
