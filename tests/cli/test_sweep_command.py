@@ -225,7 +225,7 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     assert all(name in shown.out for name in states)
     assert "1 finished, 1 to run, 1 to resume, 1 damaged" in shown.out
     nothing = sweep(file, "--out", tmp_path / "new", "--dry-run")
-    assert "expected: 4 of unknown length" in nothing.out
+    assert "expected: 4 of unknown duration" in nothing.out
     assert not (tmp_path / "new").exists()
 
 
@@ -313,7 +313,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_pat
     done = end(child)
     assert done.status == 130
     assert "interrupted" in done.error
-    assert "4 left: the same command goes on" in done.err
+    assert "4 left: the same command continues" in done.err
     assert pids and eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     (saved,) = out.glob("*/checkpoint.pt")
     states = sweep(file, "--out", out, "--dry-run", "--json").records

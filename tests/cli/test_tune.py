@@ -224,7 +224,7 @@ def test_an_interrupt_says_how_to_go_on(
         patched.setattr(pruning.Reporter, "scored", interrupted)
         done = tune(space, out=out)
     assert done.status == 130
-    assert "the same command goes on" in done.err
+    assert "the same command continues" in done.err
     assert [state for _, state, _ in tried(out)] == ["COMPLETE", "RUNNING"]
     assert tune(space, out=out).status == 0
     assert tried(out) == tried(whole)
