@@ -38,7 +38,7 @@ def registered(monkeypatch):
 
 
 def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
-    job = Job("test-tidy", "synthetic", device="cpu")
+    job = Job("test-trainsattaskend", "synthetic", device="cpu")
     whole = run(job, tmp_path / "whole")
     for step in (12, 30):  # the first task's last step, and one inside the third
         with pytest.raises(Stopped):
