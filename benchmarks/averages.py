@@ -36,16 +36,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
 from onepass.learning.image_counts import images_of
 from onepass.learning.network_copies import LONGEST, WeightAverage
 from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
-from onepass.nets import normalises, renormalised
-from onepass.runs.environment import surroundings
-from onepass.runs.resources import Supplies
+from onepass.nets import has_training_norms, recalibrated_copy
+from onepass.runs.environment import describe_environment
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 DECAYS = (0.98, 0.99, 0.995, 0.998)
@@ -140,7 +140,7 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     for what, which in slots.items():
         inputs = learner.views.normalise(learner.store.x[which])
         for name, net in nets.items():
-            made[f"{name}, {what}"] = renormalised(net, learner.model, inputs)
+            made[f"{name}, {what}"] = recalibrated_copy(net, learner.model, inputs)
     return made
 
 
@@ -170,7 +170,7 @@ class Scores(Listener):
             nets["teacher"] = learner.trainer.distillation.teaching.model
         nets |= {f"{a} & {b}": Both(nets[a], nets[b]) for a, b in PAIRS}
         refined = {name: nets[name] for name in REFINED}
-        if isinstance(learner, WithMemory) and normalises(learner.model):
+        if isinstance(learner, WithMemory) and has_training_norms(learner.model):
             nets |= renormalised_ones(refined, learner)
 
         def accuracy(model: nn.Module, mirrored: bool = False) -> float:
@@ -201,12 +201,12 @@ def main() -> None:
     given = vars(parser.parse_args())
     settings = dict(pair.split("=", 1) for pair in given.pop("pairs"))
     job = Job(settings=settings, **given)
-    supplies = Supplies()
-    stream, plain = job.make(supplies.dataset(job))
+    resources = RunResources()
+    stream, plain = job.make(resources.dataset(job))
     learner = with_averages(registry.get(job.method).learner)(**plain.get_params())
     every = job.score_every(stream) or len(stream)
     scores = Scores(stream, every)
-    with computing(job.threads, job.deterministic):
+    with threads_and_determinism(job.threads, job.deterministic):
         for tick in evaluate(learner, stream, every=every, listeners=[scores]):
             last = tick
     spaced = [point for point in scores.points if point["step"] % every == 0]
@@ -220,7 +220,7 @@ def main() -> None:
     }
     costs = {"images": images_of(learner, job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
-    print(json.dumps({**whole, **surroundings()}), flush=True)
+    print(json.dumps({**whole, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

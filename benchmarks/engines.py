@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 from onepass.tools.bench import WARM_UP_STEPS, BenchCase, RandomBatches
 
 CAPTURED = 3  # times as many steps as eager ones, for about the same time
@@ -65,7 +65,7 @@ def main():
             line = {"method": method, "settings": chosen, "round": number}
             line |= {"eager_before": before, "graph": found, "eager_after": after}
             line["ratio"] = 2 * found / (before + after)
-            print(json.dumps({**line, **surroundings()}), flush=True)
+            print(json.dumps({**line, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

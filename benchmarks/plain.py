@@ -35,7 +35,7 @@ from torch.utils.data import TensorDataset
 
 import onepass
 from onepass.nets import ResNet18
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 from onepass.tools.bench import BenchCase, RandomBatches
 
 WARM_UP = 50
@@ -250,7 +250,7 @@ def main():
             "er_to_plain_fused_flushed": found["er"] / found["plain_fused_flushed"],
             "gsa_time_to_er": found["er"] / found["gsa"],
         }
-        print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
+        print(json.dumps({**line, "threads": given.threads, **describe_environment()}), flush=True)
     if given.stream:
         return
     third = avalanche_installed()
@@ -272,7 +272,7 @@ def main():
         if third:
             theirs = avalanche_replay(er)
             line |= {"avalanche": theirs, "avalanche_to_plain": theirs / found["plain"]}
-        print(json.dumps({**line, "threads": given.threads, **surroundings()}), flush=True)
+        print(json.dumps({**line, "threads": given.threads, **describe_environment()}), flush=True)
 
 
 if __name__ == "__main__":

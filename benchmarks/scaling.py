@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 from onepass.tools.bench import BenchCase, RandomBatches, measure
 
 MEMORIES = (100, 1000, 10_000, 100_000)
@@ -117,7 +117,7 @@ def main():
         found = over(case, "memory", MEMORIES, given.rounds)
         found += over(case, "classes", CLASSES, 1)
         for point in found + along(case, given.length):
-            print(json.dumps({**point, **surroundings()}), flush=True)
+            print(json.dumps({**point, **describe_environment()}), flush=True)
             points.append(point)
     draw(points, given.o)
 

@@ -14,9 +14,9 @@ from multiprocessing import get_context
 
 import torch
 
-from onepass.executors.processes.cuda_mps import sharing
+from onepass.executors.processes.cuda_mps import cuda_mps_service
 from onepass.learning.image_counts import images_of
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 from onepass.tools.bench import BenchCase, RandomBatches
 
 WARM_UP = 30
@@ -89,7 +89,7 @@ def main():
     for way in given.ways:
         for runs in given.runs:
             if way == "mps":
-                with sharing("cuda"):
+                with cuda_mps_service("cuda"):
                     seconds = processes(case, runs)
             else:
                 seconds = processes(case, runs) if way == "turns" else streams(case, runs)
@@ -100,7 +100,7 @@ def main():
             }
             print(
                 json.dumps(
-                    {"method": case.method, "settings": settings, **found, **surroundings()}
+                    {"method": case.method, "settings": settings, **found, **describe_environment()}
                 ),
                 flush=True,
             )

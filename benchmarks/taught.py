@@ -23,7 +23,7 @@ import torch
 from onepass.base.parts import Step
 from onepass.learning import execution
 from onepass.learning.learner import Learner
-from onepass.runs.environment import surroundings
+from onepass.runs.environment import describe_environment
 from onepass.tools.bench import BenchCase, RandomBatches
 
 KINDS: dict[str, dict[str, str]] = {
@@ -113,7 +113,8 @@ def main() -> None:
         )
         asked = {name: value for name, value in vars(given).items() if name != "methods"}
         print(
-            json.dumps({"method": method, **asked, **measure(case), **surroundings()}), flush=True
+            json.dumps({"method": method, **asked, **measure(case), **describe_environment()}),
+            flush=True,
         )
 
 

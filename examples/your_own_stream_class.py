@@ -9,7 +9,7 @@ from torch import Tensor
 
 import onepass
 from onepass import Dataset
-from onepass.streams import make, parse, stream
+from onepass.streams import make_stream, parse_stream, stream
 
 
 @stream("fading")
@@ -27,7 +27,7 @@ class Fading(onepass.ClassIncremental):
 
 
 data = onepass.load("digits")
-fading = make(data, parse("fading:least=0.2"), seed=0)
+fading = make_stream(data, parse_stream("fading:least=0.2"), seed=0)
 learner = onepass.GSA(memory=100, seed=0, mean=data.mean, std=data.std)
 for point in onepass.evaluate(learner, fading):
     print(f"after task {point.task + 1}: accuracy {point.accuracy:.1f} %")

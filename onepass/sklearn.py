@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from onepass.base import inputs
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
-from onepass.base.settings import check, configured
+from onepass.base.settings import construct, expect_type
 from onepass.learning import registry
 from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
@@ -120,10 +120,10 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _new_learner(self) -> Learner:
         given = {} if self.memory is None else {"memory": self.memory}
-        return configured(registry.get(self.method).learner, **given, **self._settings)
+        return construct(registry.get(self.method).learner, **given, **self._settings)
 
     def _checked(self, X: Any, y: Any, first: bool) -> tuple[Array, Array]:  # noqa: N803
-        check("batch", self.batch, int)
+        expect_type("batch", self.batch, int)
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
         x, labels = validate_data(self, X, y, dtype=self._dtypes, reset=first)

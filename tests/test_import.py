@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 IMPORT = """
@@ -64,7 +64,7 @@ def python(code: str, *arguments: object) -> Any:
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one run."""
     out = tmp_path_factory.mktemp("runs")
-    run(Job("finetune", "synthetic", batch=60), out)
+    run_job(Job("finetune", "synthetic", batch=60), out)
     return out
 
 
@@ -144,7 +144,7 @@ def test_a_training_run_neither_reads_nor_moves_the_global_generators(tmp_path: 
         np.random.seed(seed)
         torch.manual_seed(seed)
         before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
-        results.append(run(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
+        results.append(run_job(Job("gsa", "synthetic", batch=60), tmp_path / str(seed)))
         after = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
         assert before == after
     assert results[0].state_sha256 == results[1].state_sha256

@@ -16,7 +16,7 @@ import typer
 
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.base.settings import setting_names
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.cli import (
     bench,
     check,
@@ -153,7 +153,7 @@ def _as_setting_hint(problem: Any) -> str:
 def _print_error(problem: object, status: int) -> int:
     text = " ".join([str(problem), *getattr(problem, "__notes__", [])])
     with suppress(OSError):  # standard error is closed; the exit status is enough
-        messages.print(plain(f"error: {text}"))
+        messages.print(printable(f"error: {text}"))
     return status
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from onepass.base import plugins
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import LARGEST
-from onepass.base.text import READABLE, plain, quoted
+from onepass.base.settings import LARGEST_INT
+from onepass.base.text import READABLE_ERRORS, printable, quoted
 
 app = typer.Typer(
     help="Online class-incremental learning: a stream seen once, bounded memory, predictions at "
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 
 def _import_modules(modules: list[str] | None) -> list[str]:
-    plugins.import_named(modules or [])
+    plugins.import_modules(modules or [])
     return modules or []
 
 
@@ -54,7 +54,7 @@ def prepare_output() -> None:
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until exit
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=READABLE)
+            stream.reconfigure(errors=READABLE_ERRORS)
 
 
 def print_text(text: str) -> None:
@@ -62,7 +62,7 @@ def print_text(text: str) -> None:
 
     Names and paths may hold escape sequences, which a terminal would obey.
     """
-    typer.echo(plain(text))
+    typer.echo(printable(text))
 
 
 def expect_one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
@@ -78,7 +78,7 @@ def parse_count(option: str, text: str, wanted: str) -> int:
     `wanted` says in the error what the option takes. The length is limited before `int`, because
     Python refuses to convert thousands of digits.
     """
-    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST)) else "0"
-    if not 1 <= int(digits) <= LARGEST:
+    digits = text if text.isdecimal() and len(text) <= len(str(LARGEST_INT)) else "0"
+    if not 1 <= int(digits) <= LARGEST_INT:
         raise InputError(f"{option} takes {wanted}, not {quoted(text)}")
     return int(digits)

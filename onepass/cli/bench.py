@@ -9,13 +9,13 @@ import typer
 
 from onepass.base import devices
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import quoted, rate
+from onepass.base.settings import expect_type
+from onepass.base.text import format_rate, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, parse_count
 from onepass.cli.run import parse_threads, settings_of_options
-from onepass.report.layout import check_columns
+from onepass.report.layout import expect_columns
 from onepass.runs import environment
 from onepass.runs.spec import Job
 
@@ -87,10 +87,10 @@ def bench_command(
     from onepass.tools import bench as benchmarks
 
     numbers = {"memory": memory or [], "classes": classes or [], "batch": [batch], "steps": [steps]}
-    check_columns(terminal_table.column_names(columns), COLUMNS)
+    expect_columns(terminal_table.column_names(columns), COLUMNS)
     for name, given in numbers.items():
-        check(f"--{name}", tuple(given), tuple[int, ...])
-    where, count = str(devices.resolve(device)), parse_threads(threads)
+        expect_type(f"--{name}", tuple(given), tuple[int, ...])
+    where, count = str(devices.resolve_device(device)), parse_threads(threads)
     options = {"engine": engine, "precision": precision}
     chosen = {"engine": "auto", "precision": "fp32"} | settings_of_options(
         None, set_ or [], options
@@ -113,13 +113,15 @@ def bench_command(
     for case in cases:
         case.learner()
     rows = []
-    with devices.computing(count, deterministic=False):
+    with devices.threads_and_determinism(count, deterministic=False):
         for case in cases:
             messages.print(f"timing {case.method}, memory {case.memory}, {case.classes} classes")
             found = benchmarks.measure(case)
             rows.append(_table_row(found))
             if as_json:
-                typer.echo(json.dumps({**found, "threads": count, **environment.surroundings()}))
+                typer.echo(
+                    json.dumps({**found, "threads": count, **environment.describe_environment()})
+                )
     if not as_json:
         terminal_table.print_rows(rows, columns)
 
@@ -135,8 +137,8 @@ def _table_row(found: dict[str, Any]) -> dict[str, str]:
         str(found["memory"]),
         str(found["classes"]),
         images,
-        rate(found["steps_per_second"]),
-        rate(found["images_per_second"]),
+        format_rate(found["steps_per_second"]),
+        format_rate(found["images_per_second"]),
         f"{found['fraction_of_bare']:.2f}",
         "-" if found["peak_megabytes"] is None else f"{found['peak_megabytes']:.0f}",
     )

@@ -50,8 +50,8 @@ def check_command(
     from onepass.learning.learner import Learner
     from onepass.tools.checks import exemptions, run_checks
 
-    devices.resolve(device)
-    found = plugins.named(method) if ":" in method else registry.get(method).learner
+    devices.resolve_device(device)
+    found = plugins.import_reference(method) if ":" in method else registry.get(method).learner
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise InputError(f"{method!r} is not a class derived from onepass.Learner")
     exempt, passed, failed = exemptions(found, only or ()), 0, 0

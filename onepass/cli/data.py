@@ -45,13 +45,13 @@ def list_datasets(
     ] = False,
 ) -> None:
     """List which datasets are here and how to get the others."""
-    from onepass.data.verify import whereabouts
+    from onepass.data.verify import describe_location
 
     folder = data_root(root)
     rows = []
     for entry in CATALOGUE.values():
-        found = whereabouts(entry, folder)
-        how = "" if found != "missing" else f"into {folder / entry.places[0]}, or from {entry.hub}"
+        found = describe_location(entry, folder)
+        how = "" if found != "missing" else f"into {folder / entry.paths[0]}, or from {entry.hub}"
         rows.append({"dataset": entry.name, "found": found, "how to get it": how})
     if as_json:
         for row in rows:
@@ -94,8 +94,8 @@ def cache_dataset(
     ] = False,
 ) -> None:
     """Decode a dataset once, so that later loads map it from disk."""
-    from onepass.data.loading import download, load
+    from onepass.data.loading import download_dataset, load
 
     entry = _catalogue_entry(name)
-    dataset = download(entry) if fetch else load(name, root=root)
+    dataset = download_dataset(entry) if fetch else load(name, root=root)
     typer.echo(f"{name}: {len(dataset.train_y)} training and {len(dataset.test_y)} test images")

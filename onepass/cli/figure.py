@@ -12,7 +12,7 @@ from onepass import data, streams
 from onepass.base.errors import InputError
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, expect_one_of, print_text
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.spec import Job
 
 PAPER_FIGURES = ("fig1", "fig3", "fig7", "loss-curves", "proposition1")
@@ -93,7 +93,7 @@ def figure_command(
     if what != "stream":
         results = read(*map(Path, drawn), where=where or [])
     if what == "accuracy":
-        figures.accuracy(results, output, kind=kind)
+        figures.draw_accuracy(results, output, kind=kind)
     elif what in PAPER_FIGURES:
         from onepass.gsa_paper import figures as paper_figures
 
@@ -108,8 +108,8 @@ def figure_command(
             test=test,
         )
         usual = {"tasks": data.usual_tasks(loaded.name, loaded.classes)}
-        spec = streams.filled(streams.parse(_single_spec(drawn)), usual)
-        figures.stream_map(streams.make(loaded, spec, seed=seed), output)
+        spec = streams.with_defaults(streams.parse_stream(_single_spec(drawn)), usual)
+        figures.draw_stream_map(streams.make_stream(loaded, spec, seed=seed), output)
     print_text(str(output))
 
 

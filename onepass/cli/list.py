@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text, configured, described, setting_names
+from onepass.base.settings import construct, describe_settings, format_setting, setting_names
 from onepass.base.text import first_sentence
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
@@ -109,7 +109,7 @@ def _stores_of_method(method: type[Learner]) -> list[Store]:
 
     features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     chosen = {"memory": SAMPLES} if "memory" in setting_names(method) else {}
-    learner = configured(method, net=features, device="cpu", **chosen)
+    learner = construct(method, net=features, device="cpu", **chosen)
     learner.prepare((3, 32, 32), torch.uint8)
     return stores_of(learner)
 
@@ -170,7 +170,7 @@ def _setting_rows(method: str | None) -> list[dict[str, Any]]:
     from onepass.learning.learner import Learner
 
     learner = Learner if method is None else registry.get(method).learner
-    return [setting._asdict() for setting in described(learner)]
+    return [setting._asdict() for setting in describe_settings(learner)]
 
 
 def _preset_rows(method: str | None) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def _preset_rows(method: str | None) -> list[dict[str, Any]]:
 
 def _as_set_options(settings: dict[str, Any]) -> str:
     """Returns settings as `--set` takes them."""
-    return " ".join(f"{name}={as_text(value)}" for name, value in settings.items())
+    return " ".join(f"{name}={format_setting(value)}" for name, value in settings.items())
 
 
 ROWS = {

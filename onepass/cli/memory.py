@@ -10,7 +10,7 @@ import typer
 from onepass.base.errors import InputError
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, print_text
-from onepass.data.labels import in_order
+from onepass.data.labels import sorted_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,15 +42,17 @@ def memory_command(
         raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
     kept, classes = learner.kept, learner.classes
     name_of = dict(zip(classes, learner.class_names, strict=True))
-    groups = {label: kept.x[kept.y == label] for label in in_order(classes)}
+    groups = {label: kept.x[kept.y == label] for label in sorted_classes(classes)}
     if output is not None:
         if kept.x.ndim != 4:
             raise InputError(f"{model} holds vectors, which cannot be drawn: leave out -o")
         from onepass.report import contact_sheet
 
-        pixels = contact_sheet.eight_bits(kept.x)
+        pixels = contact_sheet.to_uint8(kept.x)
         images = [(label, pixels[kept.y == label]) for label in groups]
-        contact_sheet.draw([(f"{name_of[label]}  ({len(x)})", x) for label, x in images], output)
+        contact_sheet.draw_sheet(
+            [(f"{name_of[label]}  ({len(x)})", x) for label, x in images], output
+        )
     numbers = [
         [name_of[label], str(len(x)), *_mean_and_deviation(x)] for label, x in groups.items()
     ]

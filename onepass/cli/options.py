@@ -15,8 +15,8 @@ import typer
 import onepass
 from onepass.base.cache_dir import cache_root
 from onepass.base.fileio import write_atomically
-from onepass.base.settings import described
-from onepass.data.known import names
+from onepass.base.settings import describe_settings
+from onepass.data.known import dataset_names
 from onepass.evaluation.probes.registry import PROBES
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
@@ -41,7 +41,7 @@ def complete_methods_or_all() -> Completions:
 
 
 def complete_datasets() -> Completions:
-    return list(names())
+    return list(dataset_names())
 
 
 def complete_streams() -> Completions:
@@ -78,7 +78,7 @@ def _cached_settings() -> dict[str, list[list[str]]]:
     found = {
         info.key: [
             [f"{setting.name}={setting.default}", shorten(setting.meaning, 60, placeholder="...")]
-            for setting in described(info.learner)
+            for setting in describe_settings(info.learner)
         ]
         for info in registry.methods()
     }

@@ -11,7 +11,7 @@ from onepass.cli import options as shared
 from onepass.cli.app import app, print_text
 from onepass.cli.run import parse_jobs_at_once
 from onepass.cli.sweep import SweepDisplay
-from onepass.gsa_paper.experiments import MEMORY
+from onepass.gsa_paper.experiments import MEMORY_SIZES
 from onepass.gsa_paper.paper import QUICK, paper
 from onepass.runs.spec import Job
 
@@ -32,8 +32,8 @@ def paper_command(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help=f"Dataset of all runs: {', '.join(MEMORY)}.",
-            autocompletion=shared.complete_words(*MEMORY),
+            help=f"Dataset of all runs: {', '.join(MEMORY_SIZES)}.",
+            autocompletion=shared.complete_words(*MEMORY_SIZES),
         ),
     ] = None,
     quick: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
 from onepass.runs.spec import Job
@@ -38,11 +38,11 @@ def predict_command(
     failed = 0
     for entry in classify(model, folder, device):
         if isinstance(entry, UnreadableImage):
-            messages.print(plain(f"error: {entry.problem}"))
+            messages.print(printable(f"error: {entry.problem}"))
             failed += 1
         elif as_json:
             typer.echo(json.dumps(entry._asdict()))
         else:
-            typer.echo(f"{plain(entry.path)}\t{plain(entry.label)}\t{entry.score:.4f}")
+            typer.echo(f"{printable(entry.path)}\t{printable(entry.label)}\t{entry.score:.4f}")
     if failed:
         raise typer.Exit(2)

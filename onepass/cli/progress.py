@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli.app import messages
 from onepass.evaluation import callbacks
 from onepass.runs.result import Result
@@ -97,7 +97,7 @@ class SweepBars:
 
     def watch(self, index: int, now: callbacks.Progress) -> None:
         if index not in self.bar_of:
-            name = plain(self.names[index])
+            name = printable(self.names[index])
             self.bar_of[index] = self.display.add_task(name, total=now.steps, note="")
         note = "" if now.accuracy is None else f"task {now.task + 1}: {now.accuracy:.1f} %"
         self.display.update(self.bar_of[index], completed=now.step, note=note)

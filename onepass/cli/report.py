@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import app, messages, print_text
 from onepass.report.html.page import write_report
@@ -34,7 +34,9 @@ def report_command(
     """Write an HTML page about runs: tables, curves, maps, costs."""
     shown = write_report(paths, output, where or [])
     for file, count in shown["passed_over"].items():
-        messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
+        messages.print(
+            printable(f"{file}: {count} lines are no results of runs and are passed over")
+        )
     states = Counter(run["state"] for run in shown["runs"])
     told = [f"{states[state]} {state}" for state in get_args(RunState) if states[state]]
     print_text(f"{output}: {', '.join(told)} runs")

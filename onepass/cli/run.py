@@ -18,8 +18,8 @@ import typer
 from onepass import executors
 from onepass.base import devices, toml
 from onepass.base.errors import InputError
-from onepass.base.settings import check
-from onepass.base.text import plain, quoted
+from onepass.base.settings import expect_type
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, expect_one_of, messages, parse_count, print_text
@@ -182,8 +182,8 @@ def run_command(
     """Learn a stream with one or more methods; show a table."""
     numbers = {"memory": memory, "seed": seed, "tasks": tasks, "batch": batch, "every": every}
     for option, number in numbers.items():
-        check(f"--{option}", number, int | None)
-    layout.check_columns(terminal_table.column_names(columns), layout.COLUMNS)
+        expect_type(f"--{option}", number, int | None)
+    layout.expect_columns(terminal_table.column_names(columns), layout.COLUMNS)
     choices = settings_of_options(settings, set_ or [], {"engine": engine, "precision": precision})
     jobs = [
         Job(
@@ -206,7 +206,7 @@ def run_command(
             validation=validation,
             every=every,
             prequential=prequential,
-            device=str(devices.resolve(device)),
+            device=str(devices.resolve_device(device)),
             threads=parse_threads(threads),
             deterministic=deterministic,
             data_root=str(data_root) if data_root else None,
@@ -218,15 +218,15 @@ def run_command(
     ]
     if deterministic:
         devices.allow_determinism()
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
-    supplies = Supplies()
-    jobs = [supplies.known(job) if job.is_own else job for job in jobs]
+    resources = RunResources()
+    jobs = [resources.with_fingerprint(job) if job.has_own_data else job for job in jobs]
     _check_jobs(jobs)
     if anyway and not resume:
         raise InputError("--anyway works with --resume only: give both")
     options = executors.RunOptions(out, resume, parse_checkpoint(checkpoint), anyway)
-    executor = executors.choose(jobs, parse_jobs_at_once(jobs_at_once))
+    executor = executors.choose_executor(jobs, parse_jobs_at_once(jobs_at_once))
     if as_json:
         _run_jobs(jobs, options, executor, fail_fast, as_json)
     else:
@@ -248,7 +248,7 @@ def settings_of_options(
             if name in chosen:
                 raise InputError(f"give --{name} or --set {name}, not both")
             chosen[name] = value
-    return {**(toml.read_settings(file) if file else {}), **chosen}
+    return {**(toml.read_settings_file(file) if file else {}), **chosen}
 
 
 @contextmanager
@@ -303,18 +303,18 @@ def _run_jobs(
 
 def _print_results(results: list[Result], out: Path, columns: list[str]) -> None:
     """Prints the table of the results, and draws their accuracy into `accuracy.png`."""
-    table = layout.grid(rows.summarise(results), columns=columns)
+    table = layout.make_table(rows.summarise(results), columns=columns)
     terminal_table.print_table(table.header, table.body)
     if len(results) == 1:
         print_text(f"run folder  {results[0].out}")
     try:
         from onepass.report import figures
     except ImportError as missing:
-        messages.print(plain(f"no picture: {missing}"))
+        messages.print(printable(f"no picture: {missing}"))
         return
     picture = out / "accuracy.png"
     warn_of_missing_points(results)
-    figures.accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
+    figures.draw_accuracy(results, picture, kind="both" if len(results) > 1 else "curves")
     print_text(f"picture     {picture}")
 
 
@@ -345,7 +345,7 @@ def parse_jobs_at_once(text: str) -> AtOnce:
 def parse_threads(text: str) -> int:
     """Returns the value of `--threads`; auto is the number of cores of this process."""
     if text == "auto":
-        return devices.cores()
+        return devices.usable_cores()
     wanted = f"a number of CPU threads, 1 to {MOST_THREADS}, or auto"
     count = parse_count("--threads", text, wanted)
     if count > MOST_THREADS:

@@ -19,8 +19,8 @@ from onepass.cli.app import app, messages, print_text
 from onepass.cli.options import Paths, Where
 from onepass.runs import lines
 from onepass.runs.details import details, differences, outcomes
-from onepass.runs.find import FoundRun, find, find_one
-from onepass.runs.query import check_keys, chosen, results
+from onepass.runs.find import FoundRun, find_run, find_runs
+from onepass.runs.query import expect_known_keys, find_results, matching_runs
 
 runs_app = typer.Typer(
     help="List, show, compare and export runs in folders and files.",
@@ -56,10 +56,12 @@ def list_runs(
     """Show every run: finished, broken (no result yet) or damaged."""
     keys = [key.strip() for key in columns.split(",")]
     with _garbage_collection_paused():
-        found = [run for run in find(*paths) if not run.foreign or _is_in_named_file(run, paths)]
+        found = [
+            run for run in find_runs(*paths) if not run.foreign or _is_in_named_file(run, paths)
+        ]
         if columns != COLUMNS:
-            check_keys(found, keys)
-        listed = chosen(found, where or [], sort)
+            expect_known_keys(found, keys)
+        listed = matching_runs(found, where or [], sort)
         if as_json:
             typer.echo("".join(f"{_as_json(run, keys)}\n" for run in listed), nl=False)
         else:
@@ -77,7 +79,7 @@ def _is_in_named_file(run: FoundRun, paths: Sequence[Path]) -> bool:
     A line there that is no run is listed as damaged. In a file that was only found in a folder it
     is skipped, because other things may lie there.
     """
-    return (lines.file_of(run.where) or "") in map(str, paths)
+    return (lines.file_of_line(run.where) or "") in map(str, paths)
 
 
 @contextmanager
@@ -143,7 +145,7 @@ def show_run(
     as_json: AsJson = False,
 ) -> None:
     """Show everything that is recorded of one run."""
-    found = find_one(run, paths or ())
+    found = find_run(run, paths or ())
     known = details(found)
     if as_json:
         typer.echo(json.dumps({"where": found.where, "state": found.state, **known}))
@@ -181,7 +183,7 @@ def diff_runs(
     as_json: AsJson = False,
 ) -> None:
     """Show where two runs differ in settings, and both results."""
-    a, b = find_one(one), find_one(other)
+    a, b = find_run(one), find_run(other)
     settings, measured = differences(a, b), outcomes(a, b)
     if as_json:
         typer.echo(json.dumps({"differences": settings, "results": measured}))
@@ -206,5 +208,5 @@ def export_runs(
     """Write all results into one file, a row for each finished run."""
     from onepass.report.export import export_results
 
-    count = export_results(results(*paths), output)
+    count = export_results(find_results(*paths), output)
     print_text(f"{output}: {count} runs")

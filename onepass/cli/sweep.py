@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from onepass.base.errors import InputError
-from onepass.base.text import plain, quoted
+from onepass.base.text import printable, quoted
 from onepass.cli import options as shared
 from onepass.cli import terminal_table
 from onepass.cli.app import Imports, app, messages, print_text
@@ -152,17 +152,17 @@ class SweepDisplay(SweepListener):
         self.bars.end(number, failed=run.state == "failed")
 
     def noted(self, text: str) -> None:
-        messages.print(plain(text))
+        messages.print(printable(text))
 
     def _print_summary(self) -> None:
         for swept in self.runs:
             if swept.problem:
-                messages.print(plain(f"failed: {swept.problem}"))
+                messages.print(printable(f"failed: {swept.problem}"))
         counts = Counter(swept.state for swept in self.runs)
         summary = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
         left = counts["left"]
         summary += [f"{left} left: the same command {self.goes_on}"] if left else []
-        messages.print(plain(f"{', '.join(summary)}{self.where}"))
+        messages.print(printable(f"{', '.join(summary)}{self.where}"))
 
 
 # ---- --dry-run

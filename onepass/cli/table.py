@@ -15,7 +15,7 @@ from onepass.gsa_paper import tables as paper
 from onepass.report import layout, rows
 from onepass.report.pivot import PIVOTS
 from onepass.report.table import FORMATS, Table, plain_cell, plain_notes
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.result import Result
 
 TEXT, PUBLISHED = "text", "published"
@@ -66,7 +66,7 @@ def table_command(
         typer.Option(
             help="Lay out like table1, table2 or table3 of the GSA paper, published figures "
             "beside ours.",
-            autocompletion=shared.complete_words(*paper.LIKE),
+            autocompletion=shared.complete_words(*paper.LAYOUTS),
         ),
     ] = None,
     dataset: Annotated[
@@ -88,7 +88,7 @@ def table_command(
     if like is not None:
         others = {"--pivot": pivot, "--per-run": per_run, "--columns": columns}
         _refuse_with_like([option for option, given in others.items() if given])
-        expect_one_of("--like", like, paper.LIKE)
+        expect_one_of("--like", like, paper.LAYOUTS)
         made = _paper_tables(like, results, datasets, beside, format_)
     else:
         if pivot is not None:
@@ -96,11 +96,11 @@ def table_command(
         if per_run and (pivot or against):
             raise InputError("--per-run does not go with --pivot or --against")
         made = [
-            layout.grid(
+            layout.make_table(
                 rows.summarise(_results_on(results, datasets), per_run=per_run),
-                beside=beside,
-                published=published.beside if PUBLISHED in (against or []) else None,
-                apart=format_ == "csv",
+                against=beside,
+                published=published.published_beside if PUBLISHED in (against or []) else None,
+                numeric=format_ == "csv",
                 per_run=per_run,
                 columns=terminal_table.column_names(columns),
                 pivot=pivot,
@@ -125,8 +125,8 @@ def _paper_tables(
     if beside and format_ == "csv":
         raise InputError("--like has no paired tests in csv: leave out --against")
     if format_ == "csv":
-        return [paper.tidy(name, results, datasets=datasets)]
-    return paper.like(name, results, datasets=datasets, against=next(iter(beside), None))
+        return [paper.long_table(name, results, datasets=datasets)]
+    return paper.paper_tables(name, results, datasets=datasets, against=next(iter(beside), None))
 
 
 def _results_on(results: list[Result], datasets: list[str]) -> list[Result]:

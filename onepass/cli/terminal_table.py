@@ -16,8 +16,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onepass.base.text import READABLE, plain
-from onepass.report.layout import check_columns
+from onepass.base.text import READABLE_ERRORS, printable
+from onepass.report.layout import expect_columns
 from onepass.report.table import is_number
 
 GAP = 2
@@ -39,7 +39,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
     """Prints rows given as dictionaries; `columns`, as `--columns` takes it, selects and orders."""
-    check_columns(column_names(columns), rows[0])
+    expect_columns(column_names(columns), rows[0])
     header = column_names(columns) or list(rows[0])
     print_table(
         header, [["-" if row[key] is None else str(row[key]) for key in header] for row in rows]
@@ -168,5 +168,5 @@ def _column_widths(columns: Sequence[Column], room: int | None) -> list[int]:
 def _printable(cell: str) -> str:
     """Returns a cell as the terminal will print it, so that its width can be measured."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    seen = plain(cell)
-    return seen if seen.isascii() else seen.encode(encoding, READABLE).decode(encoding)
+    seen = printable(cell)
+    return seen if seen.isascii() else seen.encode(encoding, READABLE_ERRORS).decode(encoding)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.cli import options as shared
 from onepass.cli.app import Imports, app, messages
 from onepass.cli.progress import progress_bars
@@ -19,7 +19,7 @@ from onepass.tuning.tune import TuneListener
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
-    from onepass.tuning.search import Standing
+    from onepass.tuning.search import SearchProgress
 
 
 @app.command(
@@ -114,7 +114,7 @@ def tune_command(
             imports=imports or (),
             listener=shown,
         )
-    messages.print(plain(f"{standing.summary}; the best is in {standing.best_file}"))
+    messages.print(printable(f"{standing.summary}; the best is in {standing.best_file}"))
     typer.echo(standing.best_file.read_text("utf-8"), nl=False)
 
 
@@ -134,7 +134,7 @@ class SearchDisplay(TuneListener):
         if kind is KeyboardInterrupt:
             messages.print("the same command continues the search")
 
-    def started(self, standing: Standing) -> None:
+    def started(self, standing: SearchProgress) -> None:
         self.search_bar = self.bars.add_task(self.name, total=self.trials, note="")
         self.bars.start()
         self.ended(standing)
@@ -146,15 +146,15 @@ class SearchDisplay(TuneListener):
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
 
-    def ended(self, standing: Standing) -> None:
+    def ended(self, standing: SearchProgress) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
         self.bars.update(
-            self.search_bar, completed=standing.ended, note=plain(_best_note(standing))
+            self.search_bar, completed=standing.ended, note=printable(_best_note(standing))
         )
 
 
-def _best_note(standing: Standing) -> str:
+def _best_note(standing: SearchProgress) -> str:
     if standing.settings is None:
         return ""
     settings = " ".join(f"{name}={value}" for name, value in standing.settings.items())

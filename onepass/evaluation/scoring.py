@@ -9,12 +9,12 @@ from torch import Tensor
 
 from onepass.base import inputs
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, pairs, walkable
+from onepass.data.iterables import Test, test_batches, xy_pairs
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
 
-def check_prequential(learner: Learner | type[Learner]) -> None:
+def expect_untrained_scores(learner: Learner | type[Learner]) -> None:
     """Raises an InputError for a method that would train anew before each batch."""
     if learner.traits.trains_to_score:
         raise InputError(
@@ -23,7 +23,7 @@ def check_prequential(learner: Learner | type[Learner]) -> None:
         )
 
 
-def first_scorable(stream: Stream) -> int:
+def first_scorable_step(stream: Stream) -> int:
     """After how many batches there is something to score."""
     tested = set(stream.dataset.test_y.tolist())
     steps = range(len(stream))
@@ -84,13 +84,13 @@ class TestBatches:
     __test__ = False
 
     def __init__(self, test: Test) -> None:
-        self.batches = walkable(test)
+        self.batches = test_batches(test)
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
         """Per class of `learner.classes`; nobody knows the tasks."""
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
-        for x, y in pairs(self.batches):
+        for x, y in xy_pairs(self.batches):
             samples = inputs.as_samples(x)
             truth = rows_of(learner, y, len(samples))
             known = truth >= 0

@@ -38,7 +38,7 @@ class Crop(NamedTuple):
 DrawCrops = Callable[[int, torch.Generator], Crop]
 
 
-class WholePixels:
+class WholePixelCrops:
     """Draws windows of whole pixels inside images of one size, as the published script does: area
     uniform between two bounds, aspect ratio (as that of the image is 1) log-uniform in 3/4 … 4/3,
     sides rounded, drawn again until both fit.
@@ -51,7 +51,7 @@ class WholePixels:
     def __init__(
         self, height: int, width: int, area: tuple[float, float], device: torch.device
     ) -> None:
-        share = _shares_of_cells(width, height, area)  # (width, height)
+        share = _cell_areas(width, height, area)  # (width, height)
         total = share[share > 0].cumsum(0)
         self.up_to = (
             (total / total[-1]).float().to(device)
@@ -72,7 +72,7 @@ class WholePixels:
         return Crop(size, torch.addcdiv(furthest, place, self.whole))
 
 
-def _shares_of_cells(width: int, height: int, area: tuple[float, float]) -> Tensor:
+def _cell_areas(width: int, height: int, area: tuple[float, float]) -> Tensor:
     """The area, (width, height), that {(x, y): area_0 < x y < area_1, 3/4 < x / y < 4/3} has in
     each cell of the sides that are rounded to w and h pixels, x = w / width, y = h / height."""
     strips = 64  # of each cell; in every strip the lower and upper ends of y are known
@@ -85,7 +85,7 @@ def _shares_of_cells(width: int, height: int, area: tuple[float, float]) -> Tens
     return inside.clamp(min=0).sum(dim=1)
 
 
-class Reflected:
+class ReflectedCrops:
     """Draws windows of the same areas and aspects, of any size and at any place: one may reach past
     the image by up to 15 % on one side; what lies there is the image's reflection."""
 
@@ -93,11 +93,13 @@ class Reflected:
         self.area = area
 
     def __call__(self, count: int, rng: torch.Generator) -> Crop:
-        drawn = _uniform((count,), *self.area, rng)
-        stretch = _uniform((count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng).exp()
+        drawn = _draw_uniform((count,), *self.area, rng)
+        stretch = _draw_uniform(
+            (count,), math.log(ASPECT[0]) / 2, math.log(ASPECT[1]) / 2, rng
+        ).exp()
         side = drawn.sqrt()
         size = torch.stack([side * stretch, side / stretch], dim=1)
-        return Crop(size, _uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
+        return Crop(size, _draw_uniform((count, 2), -1.0, 1.0, rng) * (1 - size))
 
 
 def pixel_centres(height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
@@ -117,7 +119,7 @@ def crop(images: Tensor, window: Crop, centres: Tensor) -> Tensor:
 
 
 def draw_flips(count: int, rng: torch.Generator) -> Tensor:
-    return _chance(count, FLIP_PROBABILITY, rng)
+    return _draw_bernoulli(count, FLIP_PROBABILITY, rng)
 
 
 def flip(window: Crop, chosen: Tensor) -> Crop:
@@ -127,7 +129,7 @@ def flip(window: Crop, chosen: Tensor) -> Crop:
 
 
 def draw_greys(count: int, rng: torch.Generator, probability: float = GREY_PROBABILITY) -> Tensor:
-    return _chance(count, probability, rng)
+    return _draw_bernoulli(count, probability, rng)
 
 
 def grey(images: Tensor, chosen: Tensor) -> Tensor:
@@ -169,8 +171,8 @@ class Jitter(NamedTuple):
 
 def draw_jitter(count: int, rng: torch.Generator) -> Jitter:
     """Each uniform, in -0.4 … 0.4, 0.6 … 1.4, 0.6 … 1.4 and -0.1 … 0.1; one image in five stays."""
-    chosen = _chance(count, JITTER_PROBABILITY, rng)
-    brightness, contrast, saturation, hue = _uniform((4, count), -1.0, 1.0, rng) * chosen
+    chosen = _draw_bernoulli(count, JITTER_PROBABILITY, rng)
+    brightness, contrast, saturation, hue = _draw_uniform((4, count), -1.0, 1.0, rng) * chosen
     return Jitter(
         JITTER * brightness, 1 + JITTER * contrast, 1 + JITTER * saturation, HUE_JITTER * hue
     )
@@ -181,7 +183,7 @@ def brighten(images: Tensor, amount: Tensor) -> Tensor:
     return (images + amount.view(-1, 1, 1, 1)).clamp(0, 1)
 
 
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
+def scale_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Pixels in [0, 1] times a factor."""
     return (images * factor.view(-1, 1, 1, 1)).clamp(0, 1)
 
@@ -207,11 +209,11 @@ def tint(images: Tensor, saturation: Tensor, turn: Tensor) -> Tensor:
 
 def jitter(images: Tensor, drawn: Jitter) -> Tensor:
     """Brightness, contrast, saturation, hue, in this order."""
-    lit = contrast(brighten(images, drawn.brightness), drawn.contrast)
+    lit = scale_contrast(brighten(images, drawn.brightness), drawn.contrast)
     return tint(lit, drawn.saturation, drawn.hue)
 
 
-def contrastive(
+def contrastive_view(
     images: Tensor, rng: torch.Generator, centres: Tensor, draw_crops: DrawCrops
 ) -> Tensor:
     """The second view of contrastive replay (SCR), of pixels in [0, 1]: crop, flip, jitter, grey.
@@ -226,9 +228,9 @@ def contrastive(
     return grey(jittered, draw_greys(count, rng))
 
 
-def _chance(count: int, probability: float, rng: torch.Generator) -> Tensor:
+def _draw_bernoulli(count: int, probability: float, rng: torch.Generator) -> Tensor:
     return torch.rand(count, generator=rng, device=rng.device) < probability
 
 
-def _uniform(shape: tuple[int, ...], low: float, high: float, rng: torch.Generator) -> Tensor:
+def _draw_uniform(shape: tuple[int, ...], low: float, high: float, rng: torch.Generator) -> Tensor:
     return torch.empty(shape, device=rng.device).uniform_(low, high, generator=rng)

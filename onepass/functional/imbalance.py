@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.parts import Output, StatefulPart
 
 BALANCED_W = 2 / (1 + math.exp(-1))  # A-PN is -1
@@ -37,7 +37,7 @@ BALANCED_W = 2 / (1 + math.exp(-1))  # A-PN is -1
 def logit_gradients(output: Output, seen: Tensor) -> tuple[Tensor, Tensor]:
     """The positive and the negative gradient of each sample on each logit, (n, C) both; the softmax
     runs over the classes seen. Every sample's gradients add up to zero."""
-    logits = output.logits.to(finest(seen.device)).masked_fill(~seen, -torch.inf)
+    logits = output.logits.to(widest_float(seen.device)).masked_fill(~seen, -torch.inf)
     own = output.y.unsqueeze(1)  # (n, 1)
     # p of every class but the own                                                (n, C)
     others = logits.softmax(dim=1).scatter(1, own, 0) * output.weight.unsqueeze(1)
@@ -51,8 +51,8 @@ class Balance(StatefulPart):
     tensors: ClassVar[tuple[str, ...]] = ("sums", "samples", "updates")
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        self.sums = torch.zeros(2, 2, capacity, dtype=finest(device), device=device)
-        self.samples = torch.zeros((), dtype=finest(device), device=device)
+        self.sums = torch.zeros(2, 2, capacity, dtype=widest_float(device), device=device)
+        self.samples = torch.zeros((), dtype=widest_float(device), device=device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
@@ -104,16 +104,16 @@ class Balance(StatefulPart):
     def pn(self) -> Tensor:
         """PN(t, c): not a number where a class has had no gradient in this task, minus infinity
         where it has had no negative one."""
-        return _rate(self.task_positive, self.task_negative)
+        return _ratio(self.task_positive, self.task_negative)
 
     def a_pn(self) -> Tensor:
         """A-PN(c), from the class's first task to now."""
-        return _rate(self.positive, self.negative)
+        return _ratio(self.positive, self.negative)
 
     def task_pn(self, group: Sequence[int]) -> Tensor:
         """PN(t, t') of a group of classes (as rows) in the running task t."""
         rows = torch.as_tensor(group, device=self.positive.device)
-        return _rate(self.task_positive[rows].sum(), self.task_negative[rows].sum())
+        return _ratio(self.task_positive[rows].sum(), self.task_negative[rows].sum())
 
 
 def class_weight(positive: Tensor, negative: Tensor) -> Tensor:
@@ -138,10 +138,10 @@ def log_class_scale(positive: Tensor, negative: Tensor) -> Tensor:
     return log_v.nan_to_num(nan=0, posinf=0, neginf=-torch.inf)
 
 
-def _rate(positive: Tensor, negative: Tensor) -> Tensor:
+def _ratio(positive: Tensor, negative: Tensor) -> Tensor:
     """positive / negative, also of a negative sum of nothing: that is a zero with the other sign.
 
-    >>> _rate(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([-2.0, 0.0, 0.0])).tolist()
+    >>> _ratio(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([-2.0, 0.0, 0.0])).tolist()
     [-0.5, -inf, nan]
     """
     return -(positive / negative.abs())

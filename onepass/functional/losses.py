@@ -22,10 +22,10 @@ def sample_cross_entropy(out: Output, among: Tensor) -> Tensor:
     >>> sample_cross_entropy(even, torch.tensor([True, True, False]))
     tensor([0.6931])
     """
-    return sample_cross_entropy_against(out, among.log())
+    return scaled_sample_cross_entropy(out, among.log())
 
 
-def sample_cross_entropy_against(out: Output, log_scale: Tensor) -> Tensor:
+def scaled_sample_cross_entropy(out: Output, log_scale: Tensor) -> Tensor:
     """Of each sample (n), -log of e^{o_y} / (e^{o_y} + sum_{c != y} e^{o_c + log_scale_c}), with
     scales (C) for all samples or (n, C) for each.
 
@@ -36,21 +36,21 @@ def sample_cross_entropy_against(out: Output, log_scale: Tensor) -> Tensor:
     return F.cross_entropy(out.logits + others, out.y, reduction="none")
 
 
-def sample_cross_entropies_against(out: Output, log_scales: Tensor) -> Tensor:
+def scaled_sample_cross_entropies(out: Output, log_scales: Tensor) -> Tensor:
     """The same for several scales (k, n, C) at once, (k, n)."""
     y = out.y.expand(log_scales.shape[:2])  # (k, n)
     logits = out.logits + log_scales.scatter(2, y.unsqueeze(2), 0)  # (k, n, C)
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
 
 
-def fractions(weight: Tensor) -> Tensor:
+def normalised_weights(weight: Tensor) -> Tensor:
     """Weights that add up to 1; all 0 where nothing has weight."""
     return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:
     """The weighted mean; 0 where nothing has weight."""
-    return torch.dot(values, fractions(weight.to(values.dtype)))
+    return torch.dot(values, normalised_weights(weight.to(values.dtype)))
 
 
 def cross_entropy(out: Output, among: Tensor) -> Tensor:

@@ -14,17 +14,19 @@ from onepass.functional.augment import (
     CONTRASTIVE_AREA,
     FLIPPED_AREA,
     DrawCrops,
-    Reflected,
-    WholePixels,
-    contrastive,
+    ReflectedCrops,
+    WholePixelCrops,
+    contrastive_view,
     crop_grey,
     crop_grey_flip,
     pixel_centres,
 )
 
-Named = Literal["crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"]
-Own = Callable[[Tensor, torch.Generator], Tensor]
-Augment = Named | Own
+BuiltInAugment = Literal[
+    "crop-grey", "crop-grey-reflected", "crop-grey-flip", "contrastive", "none"
+]
+AugmentFunction = Callable[[Tensor, torch.Generator], Tensor]
+Augment = BuiltInAugment | AugmentFunction
 AREAS = {"contrastive": CONTRASTIVE_AREA, "crop-grey-flip": FLIPPED_AREA}
 
 
@@ -62,7 +64,7 @@ class Views:
         self.rng = rng
         self.white = torch.tensor(255.0, dtype=torch.float32)  # of a pixel, whatever floats are
         self.centres = pixel_centres(shape[1], shape[2], device) if images else None
-        self.draw_crops = _windows(self.augment, shape, device)
+        self.draw_crops = _crop_sampler(self.augment, shape, device)
         self.mean = self.std = self.scale = self.shift = None
         if mean is not None and std is not None:
             self.mean = _per_channel("mean", mean, shape, device)
@@ -98,12 +100,12 @@ class Views:
             return inputs
         drawn = self.rng, self.centres, self.draw_crops
         if self.augment == "contrastive":
-            return self.normalise(contrastive(self.pixels(inputs), *drawn))
+            return self.normalise(contrastive_view(self.pixels(inputs), *drawn))
         if self.augment == "crop-grey-flip":
             return crop_grey_flip(inputs, *drawn)
         return crop_grey(inputs, *drawn)
 
-    def _by_function(self, function: Own, inputs: Tensor) -> Tensor:
+    def _by_function(self, function: AugmentFunction, inputs: Tensor) -> Tensor:
         """The user's own function is given samples as they were before mean and std (or as the
         network's own preprocessing left them), and copies: it may work in place."""
         given = self.pixels(inputs)
@@ -128,7 +130,7 @@ class Views:
         return [piece.flatten(0, 1) for piece in torch.split(by_copy, list(sizes), dim=1)]
 
 
-def expect_colours(augment: Augment, samples: Tensor) -> None:
+def expect_pixels(augment: Augment, samples: Tensor) -> None:
     """Refuses float images that are not pixels in [0, 1] where colours will be changed."""
     if augment != "contrastive" or samples.dtype == torch.uint8 or samples.ndim != 4:
         return
@@ -145,12 +147,14 @@ def can_be_captured(augment: Augment) -> bool:
     return isinstance(augment, str) or bool(getattr(augment, "capturable", False))
 
 
-def _windows(augment: Augment, shape: tuple[int, ...], device: torch.device) -> DrawCrops | None:
+def _crop_sampler(
+    augment: Augment, shape: tuple[int, ...], device: torch.device
+) -> DrawCrops | None:
     if augment == "none" or not isinstance(augment, str):
         return None
     if augment == "crop-grey-reflected":
-        return Reflected(AREA)
-    return WholePixels(shape[1], shape[2], AREAS.get(augment, AREA), device)
+        return ReflectedCrops(AREA)
+    return WholePixelCrops(shape[1], shape[2], AREAS.get(augment, AREA), device)
 
 
 def mean_over_views(values: Tensor, samples: int) -> Tensor:

@@ -32,17 +32,17 @@ from onepass.base.locks import LearnerLock
 from onepass.base.parts import ImageCount, Label, Output, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
-    as_text,
-    check_name,
-    check_types,
-    make_plain,
+    constructor_call,
+    convert_settings,
+    expect_setting_name,
+    expect_setting_types,
+    format_setting,
     non_defaults,
     require,
     setting_names,
-    shown_as_made,
 )
-from onepass.base.text import as_html, brief, quoted
-from onepass.functional.views import Augment, Views, can_be_captured, expect_colours
+from onepass.base.text import html_table, quoted, short_value
+from onepass.functional.views import Augment, Views, can_be_captured, expect_pixels
 from onepass.learning import execution
 from onepass.learning.checkpoint import file, validate
 from onepass.learning.class_index import ClassBook, Texts
@@ -297,11 +297,11 @@ class Learner(ABC):
         later leaves it unfinished: it predicts, and neither learns on nor is saved."""
         samples = inputs.as_samples(x)
         batch = inputs.as_labels(y, len(samples))
-        expect_colours(self.augment, samples)
+        expect_pixels(self.augment, samples)
         with self._changing():
             if not self._prepared:
                 self._prepare(tuple(samples.shape[1:]), samples.dtype)
-            inputs.expect(samples, self.trainer.shape, self.trainer.dtype)
+            inputs.expect_samples(samples, self.trainer.shape, self.trainer.dtype)
             brings_new = self.book.has_unseen(batch)
             if brings_new:
                 self.book.expect_kind_of(batch[0])
@@ -339,18 +339,18 @@ class Learner(ABC):
     def scores(self, x: Any) -> Tensor:
         """Scores (n, classes), by default logits, one column for each of `classes`. Waits for a
         step that another thread is making."""
-        with self._lock.looking():
+        with self._lock.reading():
             return self._predictor().scores(x)
 
     def predict(self, x: Any) -> Tensor | Texts:
         """The label of the highest score, (n): numbers as a tensor, text as an array of NumPy's.
         Waits for a step that another thread is making."""
-        with self._lock.looking():
+        with self._lock.reading():
             return self._predictor().predict(x)
 
     def snapshot(self) -> Predictor:
         """What the learner knows now, for other threads to predict with while it goes on."""
-        with self._lock.looking(), torch.inference_mode(False):
+        with self._lock.reading(), torch.inference_mode(False):
             return self._predictor().on_its_own()
 
     @property
@@ -389,7 +389,7 @@ class Learner(ABC):
     @property
     def kept(self) -> MemoryContents:
         """The samples that the memory holds now, as copies, with their labels."""
-        with self._lock.looking():
+        with self._lock.reading():
             return kept_in(stores_of(self), self.classes)
 
     def forget(self, label: Any = None, *, where: Any = None) -> RemovalReport:
@@ -416,12 +416,12 @@ class Learner(ABC):
         return self.views.per_sample if self._prepared else 1 + self.mirror
 
     def __repr__(self) -> str:
-        made = shown_as_made(self)
+        made = constructor_call(self)
         return f"<{made}: {self._progress}>" if self.steps else made
 
     def _repr_html_(self) -> str:
-        settings = {name: brief(value) for name, value in non_defaults(self).items()}
-        return as_html(type(self).__name__, {**settings, "learned": self._progress})
+        settings = {name: short_value(value) for name, value in non_defaults(self).items()}
+        return html_table(type(self).__name__, {**settings, "learned": self._progress})
 
     @property
     def _progress(self) -> str:
@@ -434,8 +434,8 @@ class Learner(ABC):
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # or @dataclass would write one
 
     def __post_init__(self) -> None:
-        make_plain(self)
-        check_types(self)
+        convert_settings(self)
+        expect_setting_types(self)
         self.check_settings()
         self.book = ClassBook(self.gap)
 
@@ -450,8 +450,8 @@ class Learner(ABC):
         """Raises an InputError if settings are no good; a method checks its own besides."""
         usual = {setting.name: setting.default for setting in fields(self)}
         for name, why in self.traits.unsupported.items():
-            check_name(type(self), name)
-            wanted = f"{as_text(usual[name])}: {why}"
+            expect_setting_name(type(self), name)
+            wanted = f"{format_setting(usual[name])}: {why}"
             require(self, name, getattr(self, name) == usual[name], wanted)
         self._check_averages()
         require(self, "repeats", self.repeats >= 1, "at least 1")
@@ -500,7 +500,7 @@ class Learner(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that learning changes."""
-        with self._lock.looking():
+        with self._lock.reading():
             self._expect_finished()
             own = {"steps": self.steps, "book": self.book.state_dict()}
             if not self.steps:
@@ -514,7 +514,7 @@ class Learner(ABC):
         with (
             self._lock.learning(),
             torch.inference_mode(False),
-            devices.current(self.device),
+            devices.selected_gpu(self.device),
         ):
             book = validate.book_of(state, self.gap)
             try:
@@ -528,7 +528,7 @@ class Learner(ABC):
 
     def params_sha256(self) -> str:
         """A fingerprint of names, dtypes and bytes of the network's parameters and buffers."""
-        with self._lock.looking():
+        with self._lock.reading():
             return sha256(dict(self.model.state_dict()))
 
     def state_sha256(self) -> str:
@@ -549,7 +549,7 @@ class Learner(ABC):
         self._expect_finished()
         if torch.is_inference_mode_enabled():
             raise InputError("a learner cannot learn inside torch.inference_mode(): leave it first")
-        with self._lock.learning(), torch.enable_grad(), devices.current(self.device):
+        with self._lock.learning(), torch.enable_grad(), devices.selected_gpu(self.device):
             yield
 
     def _expect_finished(self) -> None:
@@ -677,7 +677,7 @@ class Learner(ABC):
         now = (self.steps, self.task, self._task_ended)
         if self._scorer is None or self._scorer[0] != now:
             # what is made here may have to be trained
-            with torch.inference_mode(False), devices.current(self.device):
+            with torch.inference_mode(False), devices.selected_gpu(self.device):
                 expect_finite(self)
                 made = self.scorer()
                 if made is not self.trainer.evaluator:

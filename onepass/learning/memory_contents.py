@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onepass.base.errors import InputError
 from onepass.base.parts import Label
-from onepass.base.text import as_html, quoted, shortened
+from onepass.base.text import html_table, quoted, shortened
 from onepass.learning.class_index import Texts, labels_of
 from onepass.learning.network_copies import Copy
 from onepass.memory import Store
@@ -36,7 +36,7 @@ class MemoryContents:
 
     def _repr_html_(self) -> str:
         each = ", ".join(f"{label}: {count}" for label, count in self._counts.items())
-        return as_html("Kept", {"samples": len(self), "of each class": shortened(each)})
+        return html_table("Kept", {"samples": len(self), "of each class": shortened(each)})
 
     @property
     def _counts(self) -> dict[str, int]:

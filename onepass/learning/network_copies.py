@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.parts import StatefulPart
-from onepass.nets import Classifier, Head, normalising
-from onepass.nets.norms import Norms
+from onepass.nets import Classifier, Head, tied_batch_norm_copy
+from onepass.nets.norms import NormLayer
 from onepass.nets.optimisers import pad_rows
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class WeightAverage(Copy):
         super().__init__(trainer)
         self.rule = rule
         self._pairs = _Pairs(self.model, self.network)
-        self._teacher = normalising(self.model, self.network)
+        self._teacher = tied_batch_norm_copy(self.model, self.network)
         self.updates = torch.zeros((), device=trainer.torch_device)
         self._classes = trainer.seen.sum()
 
@@ -174,7 +174,7 @@ class WeightAverage(Copy):
     def grow(self, rows: int) -> None:
         super().grow(rows)
         self._pairs = _Pairs(self.model, self.network)
-        self._teacher = normalising(self.model, self.network)
+        self._teacher = tied_batch_norm_copy(self.model, self.network)
 
 
 def _move_towards(means: list[Tensor], now: list[Tensor], rate: Tensor) -> None:
@@ -212,7 +212,7 @@ class _Pairs:
         self.others: list[Place] = []
         for place in found.values():
             _, own, name = place
-            means = isinstance(own, Norms) and getattr(own, name).is_floating_point()
+            means = isinstance(own, NormLayer) and getattr(own, name).is_floating_point()
             (self.statistics if means else self.others).append(place)
 
     def averaged(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:

@@ -42,7 +42,7 @@ class Predictor:
     def scores(self, x: Any) -> Tensor:
         """Scores (n, classes), higher for a likelier class; columns as `classes`."""
         samples = inputs.as_samples(x)
-        inputs.expect(samples, self.shape, self.dtype)
+        inputs.expect_samples(samples, self.shape, self.dtype)
         scores = self._scores(samples)
         if not _are_scores(scores) and _are_scores(self._scores(torch.zeros_like(samples[:1]))):
             raise InputError("x holds values that are too large: their scores are not finite")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
@@ -41,7 +41,7 @@ class MethodInfo(MethodFacts):
     learner: type[Learner]
 
 
-METHODS = Names[MethodInfo]("method", "onepass.methods", "onepass.methods")
+METHODS = Registry[MethodInfo]("method", "onepass.methods", "onepass.methods")
 
 
 def method(

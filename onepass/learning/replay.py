@@ -13,7 +13,7 @@ from onepass.base.settings import require
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Reservoir, Store
-from onepass.nets import normalises, renormalised
+from onepass.nets import has_training_norms, recalibrated_copy
 
 NORMALISED_BY = 1000  # samples; these numbers were chosen in results/norms.md
 NEW_ODDS = 2  # so many of the newest classes to one of the others,
@@ -58,14 +58,14 @@ class WithMemory(Learner):
         return Reservoir(self.memory, shape, dtype, rng)
 
     def scorer(self) -> nn.Module:
-        if self.norms == "running" or not normalises(self.model):
+        if self.norms == "running" or not has_training_norms(self.model):
             return self.trainer.answering
         x = torch.cat([store.x[: int(store.size)] for store in stores_of(self)])
         y = torch.cat([store.y[: int(store.size)] for store in stores_of(self)])
         share = new_share(int(self.newest.first), len(self.classes))
         x = x[partly_new(self.newest.among(y), share)]
         self.trainer.spend("scores", ImageCount(trained=0, scored=len(x)))
-        return renormalised(self.trainer.answering, self.model, self.views.normalise(x))
+        return recalibrated_copy(self.trainer.answering, self.model, self.views.normalise(x))
 
 
 class Newest(StatefulPart):

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from onepass.base import devices
 from onepass.base.errors import CheckpointError, TrainingError
-from onepass.base.parts import ImageCount, Output, Samples, Show, StatefulPart, Step, not_shown
+from onepass.base.parts import (
+    ImageCount,
+    MakeViews,
+    Output,
+    Samples,
+    StatefulPart,
+    Step,
+    views_not_kept,
+)
 from onepass.base.seeds import generator
 from onepass.functional.views import Augment, Views, can_be_captured
 from onepass.learning import execution
@@ -24,19 +32,19 @@ from onepass.learning.network_copies import Rule
 from onepass.learning.predictor import PREDICTION_BATCH
 from onepass.learning.self_distillation import SelfDistillation
 from onepass.nets import (
-    Aside,
     Classifier,
     Head,
     Precision,
+    SideStream,
     backbone,
     compile_kernels,
-    evaluating,
+    explain_single_sample,
     feature_count,
-    lone_samples_told,
+    freeze_untrained_norms,
     optimisers,
     preprocessing,
-    refresh,
-    settle,
+    retie,
+    tied_eval_copy,
 )
 from onepass.nets.fast import parallel
 
@@ -123,7 +131,7 @@ class Trainer:
         rngs: Generators | None = None,
     ) -> None:
         self.settings, self.shape, self.dtype = settings, shape, dtype
-        self.torch_device = devices.resolve(settings.device)
+        self.torch_device = devices.resolve_device(settings.device)
         self.rngs = rngs or self._generators(settings.seed)
         self.views = Views(
             shape,
@@ -135,7 +143,7 @@ class Trainer:
             preprocess=preprocessing(settings.net, shape),
         )
         self.model = self._network(make_head, extra_modules)
-        self.optimizer = optimisers.make(
+        self.optimizer = optimisers.make_optimiser(
             settings.optimizer,
             self.model.parameters(),
             settings.lr,
@@ -146,8 +154,8 @@ class Trainer:
         capturable = capturable and can_be_captured(settings.augment)
         self._engine = execution.make(settings.engine, capturable, self.torch_device, generators)
         self.trainable = _trainable(self.model)
-        self._twin = evaluating(self.model)
-        self.aside = Aside()
+        self._twin = tied_eval_copy(self.model)
+        self.side_stream = SideStream()
         # what lets a batch into a memory, and the tensors that it reads
         self._waiting: list[tuple[Callable[[], None], tuple[Tensor, ...]]] = []
         self.begins = self.lets_in = True  # whether the step is the first, the last on its batch
@@ -187,7 +195,7 @@ class Trainer:
     ) -> Classifier:
         settings, rng = self.settings, self.rngs["initialisation"]
         body = backbone(settings.net, self.shape, rng).to(self.torch_device)
-        settle(body)
+        freeze_untrained_norms(body)
         blank = torch.zeros(1, *self.shape, dtype=self.dtype, device=self.torch_device)
         features = feature_count(body, self.views.normalise(blank))
         model = Classifier(body, make_head(features, rng).to(self.torch_device), settings.precision)
@@ -201,7 +209,7 @@ class Trainer:
 
     # ---- what a step asks for
 
-    def output(self, logits: Tensor, batch: Samples, show: Show = not_shown) -> Output:
+    def output(self, logits: Tensor, batch: Samples, show: MakeViews = views_not_kept) -> Output:
         """Logits of views of a batch, with the batch's rows and weights for each view."""
         times = self.views.per_sample
         if times == 1:
@@ -237,7 +245,7 @@ class Trainer:
     @property
     def evaluator(self) -> Classifier:
         """The network as it is now, in evaluation mode; training does not notice who asks it."""
-        refresh(self._twin, self.model)
+        retie(self._twin, self.model)
         return self._twin
 
     @property
@@ -262,7 +270,7 @@ class Trainer:
 
         def whole(x: Tensor, y: Tensor) -> Step:
             # a capture moves nothing
-            before = None if parallel.capturing(x) else self._mark()
+            before = None if parallel.is_capturing(x) else self._mark()
             times = self.settings.repeats
             try:
                 for turn in range(times):
@@ -270,7 +278,7 @@ class Trainer:
                     done = self.once(step, x, y)
             except BaseException:
                 self._waiting.clear()
-                self.aside.forget()
+                self.side_stream.forget()
                 if before is not None and not self.unfinished:
                     self._back_to(before)
                 raise
@@ -278,7 +286,7 @@ class Trainer:
                 self.begins = self.lets_in = True
             return done
 
-        with devices.no_subnormals(), lone_samples_told():
+        with devices.no_subnormals(), explain_single_sample():
             return self._engine.run(whole, x, y, replaying=self._begin_to_move)
 
     def once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
@@ -302,13 +310,13 @@ class Trainer:
         for work, _ in self._waiting:
             work()
         self._waiting.clear()
-        self.aside.wait()
+        self.side_stream.wait()
 
-    def _let_in_aside(self) -> None:
+    def _store_on_side_stream(self) -> None:
         """A captured step lets in what waits while it computes gradients: nothing in it fails."""
-        if self._waiting and parallel.capturing(self._waiting[0][1][0]):
+        if self._waiting and parallel.is_capturing(self._waiting[0][1][0]):
             for work, used in self._waiting:
-                self.aside.start(work, *used)
+                self.side_stream.start(work, *used)
             self._waiting.clear()
 
     def _mark(self) -> Mark:
@@ -331,7 +339,7 @@ class Trainer:
         """Makes one optimiser step along the gradient of the loss and of the average's lesson; the
         norm of all gradients is cut to `largest_gradient`."""
         loss = self.distillation.add_lesson(loss, self)
-        self._let_in_aside()
+        self._store_on_side_stream()
         for parameter in self.trainable:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -350,14 +358,14 @@ class Trainer:
     def descend_along(self, gradients: Sequence[Tensor]) -> None:
         """One optimiser step along these gradients. Fused optimisers read memory in order, so a
         gradient must lie there as its parameter does."""
-        self._let_in_aside()
+        self._store_on_side_stream()
         for parameter, gradient in zip(self.trainable, gradients, strict=True):
             alike = gradient.stride() == parameter.stride()
             parameter.grad = gradient if alike else torch.empty_like(parameter).copy_(gradient)
         self._update()
 
     def _update(self) -> None:
-        if not parallel.capturing(self.seen):
+        if not parallel.is_capturing(self.seen):
             self._begin_to_move()
         try:
             self.optimizer.step()
@@ -408,7 +416,7 @@ class Trainer:
         head = self.model.head
         head.free[born] = train
         for parameter in head.trainable:
-            optimisers.forget_rows(self.optimizer, parameter, born)
+            optimisers.reset_rows(self.optimizer, parameter, born)
         self.classes_changed()
 
     def new_task(self) -> None:
@@ -430,7 +438,7 @@ class Trainer:
         before, extra = head.trainable, capacity - head.capacity
         head.grow(capacity, self.rngs["initialisation"])
         for old, new in zip(before, head.trainable, strict=True):
-            optimisers.replace(self.optimizer, old, new)
+            optimisers.replace_parameter(self.optimizer, old, new)
         self.trainable = _trainable(self.model)
         self._engine.reset()
         self.seen = optimisers.pad_rows(self.seen, extra)
@@ -448,7 +456,7 @@ class Trainer:
             "shape": list(self.shape),
             "dtype": str(self.dtype).removeprefix("torch."),
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
-            "optimizer": optimisers.state_of(self.optimizer, self.trainable),
+            "optimizer": optimisers.optimiser_state(self.optimizer, self.trainable),
             "parts": {name: part for name, part in parts.items() if part},
             "generators": {
                 name: {"device": rng.device.type, "state": rng.get_state()}
@@ -463,7 +471,7 @@ class Trainer:
         self.classes_changed()
         self.model.load_state_dict(state["model"])
         self.model.head.remember()
-        optimisers.load_state(self.optimizer, self.trainable, state["optimizer"])
+        optimisers.load_optimiser_state(self.optimizer, self.trainable, state["optimizer"])
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"].get(name, {}))
         self._load_generators(state["generators"], steps)

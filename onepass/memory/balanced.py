@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.base.errors import CheckpointError
 from onepass.memory.sampling import nth_true
 from onepass.memory.store import Store
@@ -42,7 +42,9 @@ class BalancedMemory(Store):
         """Lets in samples of the stream as if they had come one by one."""
         if not self.capacity:
             return
-        uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=finest(y.device))
+        uniform = torch.rand(
+            len(y), generator=self.rng, device=y.device, dtype=widest_float(y.device)
+        )
         one_by_one = zip(torch.split(y, 1), torch.split(uniform, 1), strict=True)
         slots = torch.cat([self._choose_slot(*one) for one in one_by_one])
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from onepass.base.devices import at_hand, finest
+from onepass.base.devices import is_on_host, widest_float
 from onepass.base.expect import expect_number
 from onepass.memory.store import Store
 
@@ -31,7 +31,7 @@ class Reservoir(Store):
         """The k-th sample of the stream goes to a random one of k places; those past the capacity
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
-        if at_hand(self.offered):
+        if is_on_host(self.offered):
             self._add_on_host(x, y, **fields)
         else:
             number = torch.arange(1, len(y) + 1, device=y.device)
@@ -53,7 +53,7 @@ class Reservoir(Store):
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
-        return torch.rand(count, generator=self.rng, device=device, dtype=finest(device))
+        return torch.rand(count, generator=self.rng, device=device, dtype=widest_float(device))
 
     def _slots(self, number: Tensor, part: Tensor | None = None) -> Tensor:
         """Where the samples with these numbers in the batch, from 1, go; who is not let in, or

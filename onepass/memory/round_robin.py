@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onepass.base.devices import finest
+from onepass.base.devices import widest_float
 from onepass.memory.fill_first import FillFirst
 
 
@@ -17,7 +17,7 @@ class RoundRobin(FillFirst):
         within a class and within a round; free slots come last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
         uniform = torch.rand(2, self.capacity, generator=self.rng, device=self.y.device)
-        labels = self.y[: self.capacity].to(finest(self.y.device))
+        labels = self.y[: self.capacity].to(widest_float(self.y.device))
         by_class = labels + uniform[0]  # a double holds both exactly
         by_class, order = by_class.masked_fill(free, torch.inf).sort()
         place = torch.arange(self.capacity, device=self.y.device)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onepass.base.devices import at_hand, finest
+from onepass.base.devices import is_on_host, widest_float
 
 Array = np.ndarray[Any, Any]
 OVERSAMPLING = 4
@@ -37,8 +37,8 @@ def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple
     pool, where = OVERSAMPLING * count, population.device
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
-    uniform, key = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
-    if at_hand(population) and population.numel() <= FEW:
+    uniform, key = torch.rand(shape, generator=rng, device=where, dtype=widest_float(where))
+    if is_on_host(population) and population.numel() <= FEW:
         return _draw_distinct_on_host(count, population, uniform.numpy(), key.numpy())
     many = population.unsqueeze(-1)
     listed = torch.arange(pool, device=where, dtype=torch.int32)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.devices import at_hand
+from onepass.base.devices import is_on_host
 from onepass.base.errors import InputError
 from onepass.base.expect import expect_alike, expect_number, expect_rows
 from onepass.base.parts import Samples, StatefulPart
@@ -136,7 +136,7 @@ class Store(StatefulPart, ABC):
         fallback at weight 0 where the first of them is not."""
         x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
         some = genuine[:1]
-        if not (at_hand(some) and some.tolist() == [True]):  # else the fallback is not needed
+        if not (is_on_host(some) and some.tolist() == [True]):  # else the fallback is not needed
             cycle = torch.arange(len(slots), device=slots.device) % len(fallback.y)
             y = torch.where(some, y, fallback.y.index_select(0, cycle))
             some = some.view(-1, *[1] * (x.ndim - 1))

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 from onepass.nets.initialise import build
-from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, referred_to
-from onepass.nets.twin import evaluating
+from onepass.nets.registry import NETWORKS, Network, Preprocess, Shape, network_from_reference
+from onepass.nets.tied_copies import tied_eval_copy
 
 LARGEST_MLP_IMAGE = 28
 
@@ -19,19 +19,19 @@ LARGEST_MLP_IMAGE = 28
 def backbone(net: str | nn.Module, shape: Shape, rng: torch.Generator) -> nn.Module:
     """The network of that name for samples of that shape, or a copy of the user's own."""
     if isinstance(net, nn.Module):
-        return _copied(net)
-    found = _named(net, shape)
+        return _copy_of(net)
+    found = _network_for(net, shape)
     given = found.shape_given(shape)
     if not found.initialises:
         return build(lambda: found.make(given), rng)
-    with forked(rng):
+    with seeded_global_generator(rng):
         made = found.make(given)
     if not isinstance(made, nn.Module):
         raise InputError(f"net {net!r} gave a {type(made).__name__}, not a torch.nn.Module")
     return made
 
 
-def _copied(net: nn.Module) -> nn.Module:
+def _copy_of(net: nn.Module) -> nn.Module:
     if odd := [name for name, one in net.state_dict().items() if not isinstance(one, Tensor)]:
         raise InputError(f"the net keeps {odd[0]!r}, which is no tensor and could not be saved")
     try:
@@ -42,16 +42,16 @@ def _copied(net: nn.Module) -> nn.Module:
 
 def preprocessing(net: str | nn.Module, shape: Shape) -> Preprocess | None:
     """What the network does with raw inputs itself; None: the learner's mean and std are for it."""
-    return None if isinstance(net, nn.Module) else _named(net, shape).preprocess
+    return None if isinstance(net, nn.Module) else _network_for(net, shape).preprocess
 
 
-def _named(name: str, shape: Shape) -> Network:
+def _network_for(name: str, shape: Shape) -> Network:
     if name == "auto":
         small = len(shape) == 1 or max(shape[1:]) <= LARGEST_MLP_IMAGE
         name = "mlp" if small else "resnet18"
     if ":" not in name and name not in NETWORKS:
         raise UnknownNameError("net", name, ["auto", *NETWORKS.names()])
-    found = referred_to(name) if ":" in name else NETWORKS[name]
+    found = network_from_reference(name) if ":" in name else NETWORKS[name]
     found.check_takes(shape)
     return found
 
@@ -59,7 +59,7 @@ def _named(name: str, shape: Shape) -> Network:
 @torch.no_grad()
 def feature_count(body: nn.Module, x: Tensor) -> int:
     """How many features the backbone gives, by asking it; its statistics stay as they are."""
-    features = evaluating(body)(x)
+    features = tied_eval_copy(body)(x)
     if not isinstance(features, Tensor):
         raise InputError(f"the net must give a tensor, but it gave a {type(features).__name__}")
     if features.ndim != 2 or len(features) != len(x):

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from onepass.nets.fast import call_lowered, laid_out, with_lowered_weights
+from onepass.nets.fast import forward_in_bf16, to_channels_last, view_and_forward_in_bf16
 from onepass.nets.head import Head
 
 Precision = Literal["fp32", "bf16"]
@@ -27,16 +27,16 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor, *, in_fp32: bool = False) -> Tensor:
         """Logits; `in_fp32` whatever the network's precision is."""
         if in_fp32:
-            logits: Tensor = self.head(self.body(laid_out(x)))
+            logits: Tensor = self.head(self.body(to_channels_last(x)))
             return logits
         return self.on(self.head, self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
         """What the backbone gives, in the dtype of its arithmetic."""
-        x = laid_out(x)
+        x = to_channels_last(x)
         with self._arithmetic(x):
             if self.precision == "bf16":
-                return with_lowered_weights(self.body, x)
+                return forward_in_bf16(self.body, x)
             features: Tensor = self.body(x)
         return features
 
@@ -60,6 +60,6 @@ class Classifier(nn.Module):
     def view_forward(self, x: Tensor, view: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """A view of x, and what calling it on that gives, in the way that is fast in training."""
         if self.precision == "bf16":
-            return call_lowered(self, x, view)
+            return view_and_forward_in_bf16(self, x, view)
         inputs = view(x)
         return inputs, self(inputs)

@@ -31,7 +31,7 @@ class Head(nn.Module):
 
     def __init__(self, features: int, capacity: int, rng: torch.Generator) -> None:
         super().__init__()
-        weight, bias = _birth(capacity, features, rng)
+        weight, bias = _initial_rows(capacity, features, rng)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(bias)
         # Not saved: which rows are free follows from the classes, what is held from the weights.
@@ -52,7 +52,7 @@ class Head(nn.Module):
 
     def grow(self, capacity: int, rng: torch.Generator) -> None:
         """More spare rows; those that are there keep their values. Makes new parameters."""
-        weight, bias = _birth(capacity - self.capacity, self.weight.shape[1], rng)
+        weight, bias = _initial_rows(capacity - self.capacity, self.weight.shape[1], rng)
         self.extend(weight.to(self.weight.device), bias.to(self.weight.device))
 
     def extend(self, weight: Tensor, bias: Tensor) -> None:
@@ -113,7 +113,7 @@ def cosine_head(features: int, rng: torch.Generator, scale: float = 10.0) -> Cos
     return CosineHead(features, FIRST_CAPACITY, rng, scale)
 
 
-def _birth(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _initial_rows(rows: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Drawn row by row, so that a row's birth value does not depend on how the head grew."""
     bound = 1 / math.sqrt(features)
     drawn = (2 * torch.rand(rows, features + 1, generator=rng) - 1) * bound  # bias: last column

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
-from onepass.base.seeds import forked
+from onepass.base.seeds import seeded_global_generator
 
 
 def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
@@ -26,7 +26,7 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
             f"the net cannot be made without values ({problem}); register it with initialises=True"
         ) from None
     _refuse_shared(net)
-    _make_room(net)
+    _allocate(net)
     for name, module in net.named_modules():
         own = list(_tensors(module))
         for _, tensor in own:
@@ -39,7 +39,7 @@ def build(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
     return net
 
 
-def _make_room(net: nn.Module) -> None:
+def _allocate(net: nn.Module) -> None:
     """As `to_empty`, which imports sympy on the way, a third of a second."""
     for module in net.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -70,7 +70,7 @@ def _initialise(module: nn.Module, rng: torch.Generator) -> None:
     elif isinstance(module, nn.BatchNorm2d):
         module.reset_parameters()
     elif callable(reset := getattr(module, "reset_parameters", None)):
-        with forked(rng):  # it can draw from the global generator only
+        with seeded_global_generator(rng):  # it can draw from the global generator only
             reset()
 
 

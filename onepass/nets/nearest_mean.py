@@ -40,7 +40,7 @@ class NearestMean(nn.Module):
         return (-distance).masked_fill(self.absent, ABSENT)
 
 
-class ByFeatures(nn.Module):
+class FeatureClassifier(nn.Module):
     """A classifier of features, such as the nearest mean, behind a network."""
 
     def __init__(self, net: Classifier, classifier: nn.Module) -> None:

@@ -9,29 +9,29 @@ from torch import nn
 
 from onepass.base.errors import InputError
 
-Norms = nn.modules.batchnorm._NormBase  # whatever keeps a running mean and variance
+NormLayer = nn.modules.batchnorm._NormBase  # whatever keeps a running mean and variance
 
 
-def normalises(net: nn.Module) -> bool:
+def has_training_norms(net: nn.Module) -> bool:
     """Whether a layer trains that normalises by batches."""
-    return any(isinstance(part, Norms) and part.training for part in net.modules())
+    return any(isinstance(part, NormLayer) and part.training for part in net.modules())
 
 
-def settle(net: nn.Module, frozen: bool = False) -> None:
+def freeze_untrained_norms(net: nn.Module, frozen: bool = False) -> None:
     """Puts normalisation layers whose parameters do not train into evaluation mode, for good: they
     normalise by the statistics that they came with, and leave these alone. One without parameters
     goes with the part that it is in."""
     parameters = list(net.parameters())
     if parameters:
         frozen = not any(one.requires_grad for one in parameters)
-    if frozen and isinstance(net, Norms):
+    if frozen and isinstance(net, NormLayer):
         net.eval()
     for part in net.children():
-        settle(part, frozen)
+        freeze_untrained_norms(part, frozen)
 
 
 @contextmanager
-def lone_samples_told() -> Iterator[None]:
+def explain_single_sample() -> Iterator[None]:
     """What torch says of BatchNorm and one single sample, in words that say what to do."""
     try:
         yield

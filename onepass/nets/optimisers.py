@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from onepass.nets import at_once
+from onepass.nets import in_parallel
 
 OptimiserKind = Literal["adam", "adamw", "sgd", "nesterov"]
 BETAS = (0.9, 0.99)
@@ -76,9 +76,9 @@ class Adam(Optimiser):
         if not moving:
             self._adam(bodies, bodies["lr"])
             return
-        at_once(  # these are small, and wait for nothing in the rest
+        in_parallel(  # these are small, and wait for nothing in the rest
             moving[0],
-            aside=lambda _: self._step_rows(moving, rows),
+            side=lambda _: self._step_rows(moving, rows),
             main=lambda _: self._adam(bodies, bodies["lr"]),
         )
 
@@ -88,7 +88,7 @@ class Adam(Optimiser):
 
     def _adam(self, group: dict[str, Any], lr: float | Tensor) -> None:
         moving, gradients = _moving(group)
-        states = [self._state_of(one) for one in moving]
+        states = [self._moments_of(one) for one in moving]
         adam(
             moving,
             gradients,
@@ -107,7 +107,7 @@ class Adam(Optimiser):
             maximize=False,
         )
 
-    def _state_of(self, one: nn.Parameter) -> dict[str, Tensor]:
+    def _moments_of(self, one: nn.Parameter) -> dict[str, Tensor]:
         state = self.state[one]
         if not state:
             state["step"] = torch.zeros((), device=one.device)
@@ -155,7 +155,7 @@ def _moving(group: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     return moving, [one.grad for one in moving]
 
 
-def make(
+def make_optimiser(
     kind: OptimiserKind,
     parameters: Iterable[nn.Parameter],
     lr: float,
@@ -181,7 +181,7 @@ def make(
     return Adam([bodies, last], decoupled=kind == "adamw", **settings)
 
 
-def replace(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
+def replace_parameter(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
     """`new` has the rows of `old` and more behind: it goes on with the moments of `old`."""
     for group in optimizer.param_groups:
         group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
@@ -191,7 +191,9 @@ def replace(optimizer: Optimiser, old: nn.Parameter, new: nn.Parameter) -> None:
     }
 
 
-def state_of(optimizer: Optimiser, parameters: Sequence[nn.Parameter]) -> dict[int, dict[str, Any]]:
+def optimiser_state(
+    optimizer: Optimiser, parameters: Sequence[nn.Parameter]
+) -> dict[int, dict[str, Any]]:
     """What it keeps for each, by place among these parameters: its own order is its own affair."""
     known = optimizer.state
     return {
@@ -199,7 +201,7 @@ def state_of(optimizer: Optimiser, parameters: Sequence[nn.Parameter]) -> dict[i
     }
 
 
-def load_state(
+def load_optimiser_state(
     optimizer: Optimiser,
     parameters: Sequence[nn.Parameter],
     saved: dict[int, dict[str, Any]],
@@ -209,10 +211,10 @@ def load_state(
     for place, one in enumerate(parameters):
         if place in saved:
             kept = saved[place].items()
-            optimizer.state[one] = {name: _laid_out_as(one, value) for name, value in kept}
+            optimizer.state[one] = {name: _copy_with_layout_of(one, value) for name, value in kept}
 
 
-def _laid_out_as(parameter: nn.Parameter, value: Tensor) -> Tensor:
+def _copy_with_layout_of(parameter: nn.Parameter, value: Tensor) -> Tensor:
     """A copy that lies in memory as the parameter does, which fused optimisers take for granted:
     images on a GPU are channels-last, on the host not."""
     alike = value.shape == parameter.shape
@@ -221,7 +223,7 @@ def _laid_out_as(parameter: nn.Parameter, value: Tensor) -> Tensor:
     )
 
 
-def forget_rows(optimizer: Optimiser, parameter: nn.Parameter, rows: slice) -> None:
+def reset_rows(optimizer: Optimiser, parameter: nn.Parameter, rows: slice) -> None:
     """Rows that start to train start without moments, whatever decay had gathered there, and count
     their steps from zero."""
     for value in optimizer.state[parameter].values():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onepass.base import plugins
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 Shape = tuple[int, ...]
 Takes = Literal["images", "vectors", "images and vectors"]
@@ -42,7 +42,7 @@ class Network:
             raise InputError(f"net {self.key!r} takes {self.takes}, but the samples are {what}")
 
 
-NETWORKS = Names[Network]("net", plugins.NETWORKS)
+NETWORKS = Registry[Network]("net", plugins.NETWORKS)
 
 
 def network(
@@ -79,10 +79,10 @@ def network(
     return register
 
 
-def referred_to(reference: str) -> Network:
+def network_from_reference(reference: str) -> Network:
     """The network of a function given as `package.module:name`. One that was not registered takes
     whatever it takes, and keeps the values that it brings."""
-    make = plugins.named(reference)
+    make = plugins.import_reference(reference)
     if not callable(make):
         raise InputError(f"net {reference!r} is no function from a sample's shape to a module")
     for known in NETWORKS.entries.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from onepass.nets.fast import Conv, Norm, at_once
+from onepass.nets.fast import Conv, Norm, in_parallel
 from onepass.nets.registry import network
 
 
@@ -27,7 +27,7 @@ class Block(nn.Module):
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut, out = at_once(x, self.shortcut, self.main)
+        shortcut, out = in_parallel(x, self.shortcut, self.main)
         # relu(norm2(out) + shortcut), the end of the block in the paper
         return self.norm2(out, plus=shortcut, relu=True)  # type: ignore[no-any-return]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from onepass.base.devices import kind
-from onepass.base.text import plain
+from onepass.base.devices import device_type
+from onepass.base.text import printable
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
@@ -18,7 +18,7 @@ from onepass.runs.spec import Job
 from onepass.streams import Stream
 
 
-def result_of(
+def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
     """Returns the result of a run that has come to its end."""
@@ -37,7 +37,7 @@ def result_of(
         method=job.method,
         revision=job.revision,
         settings=plain_settings(learner),
-        dataset=plain(stream.dataset.name),
+        dataset=printable(stream.dataset.name),
         dataset_identity=job.dataset_identity,
         data_sha256=job.data_sha256,
         validation=job.validation,
@@ -71,7 +71,7 @@ def result_of(
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
         device=learner.trainer.torch_device.type,
-        gpu=gpu_of(learner),
+        gpu=gpu_name(learner),
         threads=job.threads,
         params_sha256=learner.params_sha256(),
         state_sha256=learner.state_sha256(),
@@ -83,11 +83,11 @@ def result_of(
 def plain_settings(learner: Learner) -> dict[str, Any]:
     """The constructor's arguments as JSON has them; a network of the user's own as it shows
     itself, a GPU without its number."""
-    chosen = {**learner.get_params(), "device": kind(learner.device)}
+    chosen = {**learner.get_params(), "device": device_type(learner.device)}
     return {name: _plain(value) for name, value in chosen.items()}
 
 
-def gpu_of(learner: Learner) -> str | None:
+def gpu_name(learner: Learner) -> str | None:
     cuda = learner.trainer.torch_device.type == "cuda"
     return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 from onepass import streams
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning import registry
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -60,7 +60,7 @@ class Durations:
         images = _images_per_sample(job)
         if not rates or not images:
             return None
-        asked = job.asked_of_stream()
+        asked = job.chosen_stream()
         usual = streams.STREAMS[asked["stream"]].defaults
         which = (*place, *_stream(job.validation, usual | asked))
         return self._samples.get(which, self._samples[place]) * images * _recent(rates)
@@ -82,8 +82,8 @@ def _images_per_sample(job: Job) -> float:
     from onepass.learning.image_counts import images_of
 
     memory = {"memory": job.memory} if job.uses_memory else {}
-    learner = configured(registry.get(job.method).learner, **memory, **job.chosen_settings())
-    batch = int(job.asked_of_stream().get("batch", Job.batch))
+    learner = construct(registry.get(job.method).learner, **memory, **job.chosen_settings())
+    batch = int(job.chosen_stream().get("batch", Job.batch))
     images = images_of(learner, batch)
     return (images.trained + SCORED * images.scored) / batch
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from onepass.base import devices
 from onepass.base.errors import InputError
 from onepass.base.parts import Step
-from onepass.base.settings import configured, read_settings, setting_names
+from onepass.base.settings import construct, parse_settings, setting_names
 from onepass.learning import execution, registry
 from onepass.learning.image_counts import images_of
 from onepass.learning.learner import Learner
@@ -55,10 +55,10 @@ class BenchCase:
         for name in ("seed", "device", "memory"):
             if name in self.settings:
                 raise InputError(f"{name} cannot be set here: it is part of what is timed")
-        chosen = read_settings(method, self.settings)
+        chosen = parse_settings(method, self.settings)
         if "memory" in setting_names(method):
             chosen["memory"] = self.memory
-        return configured(method, device=self.device, seed=0, **chosen)
+        return construct(method, device=self.device, seed=0, **chosen)
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ def measure(case: BenchCase) -> dict[str, Any]:
     learner = case.learner()
     sizes = {**learner.get_params(), "classes": case.classes, "batch": case.batch}
     sample = {"values in a sample": math.prod(case.shape)}
-    with devices.room_for({**sizes, **sample}), devices.current(case.device):
+    with devices.naming_large_settings({**sizes, **sample}), devices.selected_gpu(case.device):
         return _measure(case, learner)
 
 
 def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
     batches = RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
-    if devices.kind(case.device) == "cuda":
+    if devices.device_type(case.device) == "cuda":
         torch.cuda.reset_peak_memory_stats()
     batches.introduce(learner)
     for _ in range(WARM_UP_STEPS):
@@ -176,7 +176,7 @@ def _make_bare_step(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
     model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.torch_device
-    optimizer = optimisers.make(learner.optimizer, model.parameters(), learner.lr, 0.0)
+    optimizer = optimisers.make_optimiser(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     most = max(one.images for one in passes)
     inputs = torch.rand(most, *case.shape, generator=rng, device=where)
@@ -214,7 +214,7 @@ def _seconds_of(call: Callable[[], Any], count: int, device: str) -> float:
 
 
 def _peak_bytes(device: str) -> float | None:
-    if devices.kind(device) == "cuda":
+    if devices.device_type(device) == "cuda":
         return torch.cuda.max_memory_allocated()
     try:
         import resource

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onepass.base.errors import DataError, InputError
-from onepass.data.files import Array, contents, decode, reading
+from onepass.data.files import Array, decode_image, name_unreadable, read_bytes
 from onepass.data.folders import SUFFIXES
 from onepass.learning.checkpoint.file import read, restored_to_predict
 from onepass.learning.learner import Learner
@@ -60,7 +60,7 @@ def _classify_batch(
     images: dict[Path, Array] = {}
     for path in paths:
         try:
-            images[path] = decode(contents(path), str(path), shape, resize=True)
+            images[path] = decode_image(read_bytes(path), str(path), shape, resize=True)
         except DataError as problem:
             entries[path] = UnreadableImage(str(path), str(problem))
     if images:
@@ -72,7 +72,7 @@ def _classify_batch(
 
 
 def _image_paths(images: Path) -> list[Path]:
-    with reading(images):
+    with name_unreadable(images):
         images.stat()
     if not images.is_dir():
         return [images]

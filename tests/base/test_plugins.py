@@ -150,7 +150,9 @@ def test_a_callable_of_a_module_that_happens_to_be_imported_is_not_for_a_file_to
 
 def installed(monkeypatch: pytest.MonkeyPatch, **methods: str) -> None:
     found = {name: EntryPoint(name, value, "onepass.methods") for name, value in methods.items()}
-    monkeypatch.setattr(plugins, "installed", lambda group: found if "methods" in group else {})
+    monkeypatch.setattr(
+        plugins, "installed_entry_points", lambda group: found if "methods" in group else {}
+    )
 
 
 def test_a_broken_package_breaks_nothing_else(
@@ -172,7 +174,7 @@ def test_what_does_not_register_its_name_is_told(
 ) -> None:
     monkeypatch.syspath_prepend(own_modules)
     installed(monkeypatch, other="mymethod:Mine")
-    with pytest.raises(InputError, match="mymethod:Mine was to register the method 'other'"):
+    with pytest.raises(InputError, match="mymethod:Mine did not register the method 'other'"):
         registry.get("other")
 
 
@@ -182,8 +184,8 @@ def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
     def asked(group: str) -> None:
         raise AssertionError(f"{group} was looked for")
 
-    monkeypatch.setattr(plugins, "installed", asked)
-    assert JOB.on(data.load("synthetic")).folder_name
+    monkeypatch.setattr(plugins, "installed_entry_points", asked)
+    assert JOB.with_data(data.load("synthetic")).folder_name
     stream, learner = JOB.make(data.load("synthetic"))
     learner.prepare(stream.dataset.train_x.shape[1:], torch.uint8)
     with pytest.raises(AssertionError, match=r"onepass\.methods was looked for"):

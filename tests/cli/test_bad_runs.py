@@ -17,7 +17,7 @@ from command import JOB, RUN, finished_run, onepass, refused, untouched
 from PIL import Image
 
 from onepass.learning.checkpoint import file
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_method_is_refused(broken: Path) -> None:
 def test_a_checkpoint_of_the_same_method_with_other_settings_is_refused(
     other: dict[str, Any], broken: Path, tmp_path: Path
 ) -> None:
-    result = run(Job("er", "synthetic", batch=30, **other), tmp_path / "other")
+    result = run_job(Job("er", "synthetic", batch=30, **other), tmp_path / "other")
     target = broken / JOB.folder_name / "checkpoint.pt"
     shutil.copy(Path(result.out) / "checkpoint.pt", target)
     assert str(target) in resumed(broken)

@@ -17,7 +17,7 @@ import onepass as package
 from onepass import report
 from onepass.base.settings import Preset
 from onepass.learning import registry
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 KEYS = [
@@ -393,9 +393,9 @@ def test_the_defaults_of_run_are_those_of_a_job(tmp_path: Path) -> None:
     """Whatever the options that are left out: the job is the one that Python would make."""
     done = onepass("run", "finetune", "--json", "--out", tmp_path, "--device", "cpu")
     recorded = read(Path(done.record["out"]), "run.json")
-    job = Supplies().known(Job("finetune", device="cpu"))
-    assert (recorded["job"], recorded["identity"]) == (job.known_by, job.identity)
-    assert job.choices == {}
+    job = RunResources().with_fingerprint(Job("finetune", device="cpu"))
+    assert (recorded["job"], recorded["identity"]) == (job.identity_fields, job.identity)
+    assert job.non_defaults == {}
 
 
 # ---- what is printed

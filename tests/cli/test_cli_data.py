@@ -47,7 +47,7 @@ def test_check_of_a_missing_dataset_says_where_to_put_it(tmp_path):
 def test_cache_decodes_once(root, monkeypatch):
     first = onepass("data", "cache", "mnist", "--data-root", root)
     assert first.status == 0 and "60 training and 30 test images" in first.out
-    monkeypatch.setattr("onepass.data.idx._array", None)
+    monkeypatch.setattr("onepass.data.idx._read_array", None)
     assert onepass("data", "cache", "mnist", "--data-root", root).status == 0
 
 

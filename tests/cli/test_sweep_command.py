@@ -30,7 +30,7 @@ from onepass.executors.serial import Serial
 from onepass.learning import registry
 from onepass.learning.registry import METHODS
 from onepass.runs import lines
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job, digest
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process, which is faster; the real ones are in processes of their own."""
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
 
 
 def sweep(*arguments: object) -> Done:
@@ -109,7 +109,7 @@ def test_a_sweep_does_what_run_does_and_is_then_finished(file: Path, tmp_path: P
     done = sweep(file, "--out", out, "--jobs", 2, "--json")
     assert done.status == 0, done.err
     assert summary(done).startswith("4 finished, 0 skipped, 0 failed")
-    alone = run(JOB, tmp_path / "alone")
+    alone = run_job(JOB, tmp_path / "alone")
     (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
     assert values_of(ours, SAME[1:]) == values_of(alone, SAME[1:])
     with untouched(out):
@@ -123,10 +123,10 @@ def test_what_was_stopped_goes_on_where_it_was_and_what_changed_is_run_anew(
     file: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    whole = run(JOB, tmp_path / "whole")
+    whole = run_job(JOB, tmp_path / "whole")
     with pytest.raises(Stopped):
-        run(JOB, out, checkpoint=5, listeners=[stop_after(12)])
-    finished = run(replace(JOB, seed=1), out)
+        run_job(JOB, out, checkpoint=5, listeners=[stop_after(12)])
+    finished = run_job(replace(JOB, seed=1), out)
     with untouched(Path(finished.out)):
         done = sweep(file, "--out", out, "--json")
     assert summary(done).startswith("3 finished, 1 skipped")
@@ -193,7 +193,7 @@ def test_a_damaged_folder_is_named_kept_and_its_run_done_again(
 @pytest.mark.usefixtures("here")
 def test_a_damaged_checkpoint_is_one_too(file: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        run(JOB, tmp_path / "out", checkpoint=5, listeners=[stop_after(12)])
+        run_job(JOB, tmp_path / "out", checkpoint=5, listeners=[stop_after(12)])
     saved = tmp_path / "out" / JOB.folder_name / "checkpoint.pt"
     saved.write_bytes(saved.read_bytes()[:1000])
     done = sweep(file, "--out", tmp_path / "out")
@@ -207,10 +207,10 @@ def test_a_damaged_checkpoint_is_one_too(file: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    finished = run(JOB, out)
+    finished = run_job(JOB, out)
     with pytest.raises(Stopped):
-        run(replace(JOB, seed=1), out, checkpoint=5, listeners=[stop_after(12)])
-    damaged = run(replace(JOB, method="finetune", seed=1), out)
+        run_job(replace(JOB, seed=1), out, checkpoint=5, listeners=[stop_after(12)])
+    damaged = run_job(replace(JOB, method="finetune", seed=1), out)
     (Path(damaged.out) / "result.json").write_text("{")
     with untouched(tmp_path):
         done = sweep(file, "--out", out, "--dry-run", "--json")
@@ -243,7 +243,7 @@ def test_where_one_dataset_is_missing_those_of_another_are_done(
     wanted = ("--append", tmp_path / "lines.jsonl")
     assert "mnist" in sweep(file, *wanted).error
     assert sweep(file, *wanted, "--dataset", "synthetic").status == 0
-    assert {one.dataset for one in lines.read(tmp_path / "lines.jsonl")} == {"synthetic"}
+    assert {one.dataset for one in lines.read_results(tmp_path / "lines.jsonl")} == {"synthetic"}
 
 
 @pytest.mark.usefixtures("here")
@@ -268,7 +268,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 def test_a_finished_run_of_another_device_is_not_taken_for_this_one(
     file: Path, tmp_path: Path
 ) -> None:
-    path = Path(run(JOB, tmp_path / "out").out) / "run.json"
+    path = Path(run_job(JOB, tmp_path / "out").out) / "run.json"
     content = json.loads(path.read_text())
     content["job"]["device"] = "cuda"
     path.write_text(json.dumps({**content, "identity": digest(content["job"])}))
@@ -339,11 +339,11 @@ def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
     assert len(folders(out)) == 8
     for folder in folders(out).values():
         assert logged(folder, " started") == logged(folder, " finished") == 1
-    assert sorted(one.identity for one in lines.read(appended)) == sorted(
+    assert sorted(one.identity for one in lines.read_results(appended)) == sorted(
         json.loads((folder / "run.json").read_text())["identity"]
         for folder in folders(out).values()
     )
-    whole = run(JOB, tmp_path / "whole")
+    whole = run_job(JOB, tmp_path / "whole")
     found = json.loads((folders(out)["er 0"] / "result.json").read_text())
     assert values_of(found, SAME) == values_of(whole, SAME)
 
@@ -353,10 +353,10 @@ def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
 def test_a_run_of_another_process_is_waited_for_and_done_if_that_has_died(
     finishes: bool, file: Path, tmp_path: Path
 ) -> None:
-    out, whole = tmp_path / "out", run(JOB, tmp_path / "whole")
+    out, whole = tmp_path / "out", run_job(JOB, tmp_path / "whole")
     theirs = out / JOB.folder_name
     theirs.mkdir(parents=True)
-    lock = fileio.locked(theirs / ".lock", wait=False)
+    lock = fileio.locked_file(theirs / ".lock", wait=False)
 
     def others_end() -> bool:
         return len(list(out.glob("*/result.json"))) == 3
@@ -389,7 +389,7 @@ def test_a_run_of_another_process_is_not_waited_for_when_the_time_is_up(
     theirs = tmp_path / "out" / JOB.folder_name
     theirs.mkdir(parents=True)
     with ExitStack() as at_work:
-        at_work.enter_context(fileio.locked(theirs / ".lock", wait=False))
+        at_work.enter_context(fileio.locked_file(theirs / ".lock", wait=False))
         their_end = threading.Timer(5, at_work.close)
         their_end.start()
         done = sweep(file, "--out", tmp_path / "out", "--for", "0.4s")
@@ -407,8 +407,8 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     appended = tmp_path / "lines.jsonl"
     first = sweep(file, "--append", appended)
     assert summary(first).startswith("4 finished, 0 skipped, 0 failed")
-    whole = run(JOB, tmp_path / "whole")
-    results = lines.read(appended)
+    whole = run_job(JOB, tmp_path / "whole")
+    results = lines.read_results(appended)
     assert [len(results), len({one.identity for one in results})] == [4, 4]
     (ours,) = [one for one in results if one.identity == whole.identity]
     assert values_of(ours, SAME) == values_of(whole, SAME)
@@ -421,7 +421,7 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     again = sweep(file, "--append", appended, "--dry-run", "--json").records
     assert [one["state"] for one in again] == ["finished"] * 4 + ["to run"] * 2
     assert summary(sweep(file, "--append", appended)).startswith("2 finished, 4 skipped")
-    assert len(lines.read(appended)) == 6
+    assert len(lines.read_results(appended)) == 6
     assert {path.name for path in tmp_path.iterdir()} == {"a.toml", "lines.jsonl", "whole"}
     rows = csv.DictReader(io.StringIO(onepass("table", appended, "--format", "csv").out))
     assert {row["method"]: row["n"] for row in rows} == {"er": "3", "finetune": "3"}
@@ -448,7 +448,7 @@ def test_what_was_finished_and_not_yet_written_down_is_not_lost(file: Path, tmp_
     for _ in range(2):
         done = sweep(file, "--out", out, "--append", appended)
         assert summary(done).startswith("0 finished, 4 skipped")
-        assert len(lines.read(appended)) == 4
+        assert len(lines.read_results(appended)) == 4
 
 
 def test_what_one_run_took_tells_whether_the_next_ones_fit(
@@ -461,7 +461,7 @@ def test_what_one_run_took_tells_whether_the_next_ones_fit(
             for number, result in super().outcomes(*given):
                 yield number, replace(result, seconds=3600.0)
 
-    monkeypatch.setattr("onepass.executors.choose", lambda *_, **__: Slow())
+    monkeypatch.setattr("onepass.executors.choose_executor", lambda *_, **__: Slow())
     done = sweep(file, "--append", tmp_path / "lines.jsonl", "--for", "60s")
     told = "1 finished, 0 skipped, 0 failed, 3 left: the same command starts them anew (--out"
     assert summary(done).startswith(told)

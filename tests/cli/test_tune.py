@@ -150,7 +150,7 @@ def test_settings_that_come_again_are_not_run_again(tmp_path: Path) -> None:
 def test_trials_that_are_worse_than_most_are_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "FIRST", 1)
+    monkeypatch.setattr(study, "FEWEST_COMPLETE", 1)
     space = tmp_path / "space.toml"
     space.write_text(
         SPACE.replace("{low = 1e-4, high = 1e-2, log = true}", "{low=1e-8, high=1e-3, log=true}")
@@ -387,7 +387,7 @@ def test_an_end_of_a_range_that_the_method_refuses_is_told_before_anything_runs(
 def test_two_searches_in_one_folder_are_refused(space: Path, tmp_path: Path) -> None:
     out = tmp_path / "search"
     out.mkdir()
-    with fileio.locked(out / ".lock", wait=False):
+    with fileio.locked_file(out / ".lock", wait=False):
         done = tune(space, out=out)
     assert (done.status, "another process" in done.error) == (2, True)
 

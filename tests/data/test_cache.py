@@ -75,7 +75,7 @@ def no_decoding(monkeypatch):
         raise AssertionError("an image was decoded")
 
     def switch():
-        monkeypatch.setattr(files, "decode", refuse)
+        monkeypatch.setattr(files, "decode_image", refuse)
         monkeypatch.setattr(Image, "open", refuse)
 
     return switch
@@ -96,7 +96,7 @@ def test_the_second_load_of_a_published_dataset_reads_none_of_its_files(tmp_path
     whole = noise(10, (3, 32, 32))
     formats.write_cifar10(tmp_path / "cifar10", whole)
     onepass.load("cifar10", root=tmp_path)
-    monkeypatch.setattr("onepass.data.cifar._entries", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr("onepass.data.cifar._read_entries", lambda path: pytest.fail("it was read"))
     assert same(onepass.load("cifar10", root=tmp_path), whole)
 
 
@@ -350,7 +350,7 @@ def test_arrays_that_were_exchanged_for_others_are_made_anew(source, entry, imag
     np.save(path, other)
     recorded = {"size": path.stat().st_size, "written": path.stat().st_mtime_ns}
     content = json.loads((entry / "meta.json").read_text())
-    content["files"][name] |= {**recorded, "sha256": cache.checksum(path)}
+    content["files"][name] |= {**recorded, "sha256": cache.file_checksum(path)}
     (entry / "meta.json").write_text(json.dumps(content))
     assert same(onepass.load(str(source)), images)
 
@@ -383,12 +383,12 @@ def test_an_array_cut_short_is_noticed_whatever_the_clock_shows(source, entry, i
 
 
 def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
-    assert cache.damage(entry, thorough=True) is None
+    assert cache.find_damage(entry, thorough=True) is None
     path = entry / "train_x.npy"
     stat = path.stat()
     flip_byte(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert str(path) in cache.damage(entry, thorough=True)
+    assert str(path) in cache.find_damage(entry, thorough=True)
 
 
 # ---- building goes wrong
@@ -397,7 +397,7 @@ def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("moment", [1, 13, 28], ids=["first", "training", "testing"])
 def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch, problem, moment):
-    real, calls = files.decode, iter(range(1, 1000))
+    real, calls = files.decode_image, iter(range(1, 1000))
 
     def decode(*arguments, **options):
         if next(calls) == moment:
@@ -405,7 +405,7 @@ def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch,
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "decode", decode)
+        patch.setattr(files, "decode_image", decode)
         with pytest.raises(problem, match="now"):
             onepass.load(str(source))
     assert not visible(root)
@@ -414,7 +414,7 @@ def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch,
 
 def child(script, *arguments, **options):
     start = "import os, sys, time, signal, resource, onepass\nfrom pathlib import Path\n"
-    start += "from onepass.data import files\nreal = files.decode\n"
+    start += "from onepass.data import files\nreal = files.decode_image\n"
     command = [sys.executable, "-c", start + script, *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
@@ -427,7 +427,7 @@ def decode(*arguments, **options):
     if next(left, None) is None:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments, **options)
-files.decode = decode
+files.decode_image = decode
 onepass.load(sys.argv[1])
 """
 
@@ -448,7 +448,7 @@ def decode(content, name, *arguments, **options):
         file.write(f"{name}\\n")
     time.sleep(0.005)
     return real(content, name, *arguments, **options)
-files.decode = decode
+files.decode_image = decode
 (meet / str(os.getpid())).touch()
 while len(list(meet.iterdir())) < 2:
     time.sleep(0.005)
@@ -495,7 +495,7 @@ def test_a_full_disk_is_found_before_anything_is_decoded(source, root, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(files, "decode", lambda *_, **__: pytest.fail("an image was decoded"))
+    monkeypatch.setattr(files, "decode_image", lambda *_, **__: pytest.fail("an image was decoded"))
     with pytest.raises(OSError, match="No space left"):
         onepass.load(str(source))
     assert not visible(root)

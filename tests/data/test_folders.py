@@ -17,7 +17,7 @@ from read_datasets import holds, in_class_order, random_data, refused, write_cif
 
 import onepass
 from onepass import DataError, InputError
-from onepass.data.files import decode
+from onepass.data.files import decode_image
 
 NAMES = ("ant", "bee", "cow")
 
@@ -365,7 +365,7 @@ def test_no_damage_to_an_image_is_worse_than_a_data_error(form):
         damaged[source.integers(0, len(whole), 3)] = source.integers(0, 256, 3)
         content = damaged[: source.integers(len(whole) // 2, 2 * len(whole))].tobytes()
         try:
-            assert decode(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
+            assert decode_image(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
         except DataError as problem:
             assert "some/file" in str(problem)
 

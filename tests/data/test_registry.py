@@ -24,7 +24,7 @@ def made(**changes):
 
 def test_a_dataset_of_ones_own_has_a_name_like_the_others():
     dataset("mine", classes=4, tasks=2, mirror_is_same_class=False)(made)
-    assert "mine" in data.names()
+    assert "mine" in data.dataset_names()
     assert len(Job("er", "mine", device="cpu").make(onepass.load("mine"))[0].tasks) == 2
     assert not data.mirror_is_same_class("mine")
     with pytest.raises(InputError, match="image_size is for your own files"):

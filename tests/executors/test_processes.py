@@ -36,11 +36,11 @@ from onepass.evaluation.callbacks import Forwarder, Listener, Progress
 from onepass.executors import RunOptions, execute_all
 from onepass.executors.processes import worker
 from onepass.executors.processes.pool import Processes
-from onepass.executors.processes.ram import Taken
+from onepass.executors.processes.ram import RamUse
 from onepass.executors.retry import Failure
 from onepass.learning.checkpoint import file
-from onepass.runs.execute import run
-from onepass.runs.resources import Supplies
+from onepass.runs.execute import run_job
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -114,7 +114,7 @@ def finished(out: Path, jobs: list[Job]) -> list[bool]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """Of three seeds of the long job, one at a time, in this process."""
     out = tmp_path_factory.mktemp("undisturbed")
-    return [run(job, out) for job in seeds(LONG, 3)]
+    return [run_job(job, out) for job in seeds(LONG, 3)]
 
 
 # ---- the same bits
@@ -149,7 +149,7 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
 ) -> None:
     jobs = seeds(SHORT, 3)
     with pytest.raises(Stopped):
-        run(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
+        run_job(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
     saved = tmp_path / jobs[1].folder_name / "checkpoint.pt"
     content = file.read(saved)
     content["state"]["model"]["head.weight"] *= float("nan")
@@ -180,7 +180,7 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
 
 
 def attempt(how: RunOptions) -> tuple[str, Failure]:
-    return worker.attempt(SHORT, how, Forwarder(lambda now: None), Supplies())
+    return worker.attempt(SHORT, how, Forwarder(lambda now: None), RunResources())
 
 
 def refused(job: Job, folder: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_error_comes_back_from_a_worker_as_it_was_raised_there(
         raise problem
 
     monkeypatch.setattr(RunOptions, "run", fail)
-    use_fake_workers(monkeypatch, lambda job, gpu: (*attempt(RunOptions(tmp_path)), Taken()))
+    use_fake_workers(monkeypatch, lambda job, gpu: (*attempt(RunOptions(tmp_path)), RamUse()))
     with pytest.raises(OnepassError) as raised:
         list(execute_all([SHORT], RunOptions(tmp_path), Processes(1)))
     assert (type(raised.value), str(raised.value)) == (kind, str(problem))
@@ -296,7 +296,7 @@ class Troubled(RunOptions):
 
     errors: dict[int, tuple[Exception, int]] = field(default_factory=dict)
 
-    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+    def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         problem, times = self.errors.get(job.seed, (None, 0))
         said = self.out / f"{job.seed}.txt"
         tries = len(said.read_text()) if said.exists() else 0
@@ -307,7 +307,7 @@ class Troubled(RunOptions):
                 raise problem
 
         resume, listeners = self.resume, [listener, ActAfter(4, fail)]
-        return run(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
+        return run_job(job, self.out, resume=resume, checkpoint=1, listeners=listeners)
 
 
 @pytest.mark.slow  # what is tried again is tested in `test_serial.py`, what workers tell above

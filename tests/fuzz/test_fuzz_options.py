@@ -18,7 +18,7 @@ from fuzzing import fuzz
 from onepass.base.errors import InputError
 from onepass.base.settings import setting_names
 from onepass.learning import registry
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 from onepass.tools import bench
 
@@ -45,7 +45,7 @@ MODEL = "made/er-synthetic-m5-s0/checkpoint.pt"
 def made() -> dict[str, bytes]:
     """The files of a finished run."""
     with tempfile.TemporaryDirectory() as folder:
-        run(Job("er", "synthetic", memory=5, batch=60, device="cpu"), Path(folder))
+        run_job(Job("er", "synthetic", memory=5, batch=60, device="cpu"), Path(folder))
         files = read_files(Path(folder))
         return {name: content for name, content in files.items() if content is not None}
 

@@ -66,7 +66,7 @@ def a_case(rng: random.Random) -> None:
 @contextmanager
 def folder() -> Iterator[Path]:
     """One for files, and a cache beside it that nobody has used."""
-    silent = patch("onepass.data.cache._progress", lambda *_: nullcontext(lambda done: None))
+    silent = patch("onepass.data.cache._progress_bar", lambda *_: nullcontext(lambda done: None))
     with tempfile.TemporaryDirectory() as place, silent, patch.dict(os.environ):
         os.environ["ONEPASS_CACHE"] = f"{place}/cache"
         yield Path(place) / "here"
@@ -145,7 +145,7 @@ def tiny_at(name: str) -> Callable[[Path, random.Random], None]:
     """The reader alone: a whole dataset would have 200 classes."""
 
     def read(here: Path, rng: random.Random) -> None:
-        undecoded = tiny_imagenet.read(here / name)
+        undecoded = tiny_imagenet.read_tiny_imagenet(here / name)
         for part in (undecoded.train, undecoded.test):
             part.fill(np.empty((len(part.labels), *part.shape), np.uint8), lambda done: None)
 

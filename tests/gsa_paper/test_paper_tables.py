@@ -18,7 +18,7 @@ from result_lines import paper_line, run_line, write_lines
 
 from onepass import GSA
 from onepass.gsa_paper import protocol, tables
-from onepass.gsa_paper.published import figures
+from onepass.gsa_paper.published import published_values
 from onepass.sweeps import sweep_file
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def made(folder: Path, *lines: dict, like: str = "table1", dataset: str = "cifar
 
 def test_rows_and_columns_come_as_in_the_paper(tmp_path: Path) -> None:
     table = made(tmp_path, paper_line("gsa", 0, 30.0))
-    printed = [one for one in figures() if one.source == "gsa-paper-table1"]
+    printed = [one for one in published_values() if one.source == "gsa-paper-table1"]
     own = list(dict.fromkeys(one.method for one in printed))
     assert list(table)[1:18] == own
     assert list(table)[18:] == ["ocm", "ocm-gsa"]  # which have figures of their own
@@ -225,10 +225,10 @@ def test_what_a_preset_was_before_it_changed_is_not_in_its_row(tmp_path: Path) -
 
 def test_the_sweep_of_ablations_has_every_column_of_table_3() -> None:
     """The whole too, as the variant that says nothing, with all seeds that the parts have."""
-    planned = sweep_file.read(ROOT / "experiments/ablations.toml", device="cpu")
+    planned = sweep_file.read_sweep_file(ROOT / "experiments/ablations.toml", device="cpu")
     seeds: dict[str, set[int]] = {}
     for job in (one.job for one in planned):
-        seeds.setdefault(str(job.variant.without(*protocol.HOW)), set()).add(job.seed)
+        seeds.setdefault(str(job.variant.without(*protocol.EXECUTION)), set()).add(job.seed)
     for variant in ("", *tables.ABLATIONS.values(), tables.OTHER_READING):
         assert seeds[variant] <= seeds[""] and len(seeds[variant]) >= 3
 
@@ -269,7 +269,7 @@ def test_for_programs_there_is_a_line_for_each_cell(tmp_path: Path) -> None:
             assert (row["published"], row["published sd"], row["doubt"]) == ("31.4", "0.2", "")
 
 
-@pytest.mark.parametrize("like", tables.LIKE)
+@pytest.mark.parametrize("like", tables.LAYOUTS)
 def test_all_committed_lines_make_whole_tables(like: str) -> None:
     done = onepass("table", ROOT / "results", "--like", like, "--format", "latex")
     assert done.status == 0, done.err

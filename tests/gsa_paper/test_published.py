@@ -17,29 +17,29 @@ from result_lines import paper_line, write_lines
 
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
-from onepass.gsa_paper.published import figures, of_cell
+from onepass.gsa_paper.published import published_values, values_for_cell
 
-TABLE_1 = [one for one in figures() if one.source == "gsa-paper-table1"]
+TABLE_1 = [one for one in published_values() if one.source == "gsa-paper-table1"]
 METHODS = {one.method for one in TABLE_1}
 
 
 def value(method: str, dataset: str, memory: int, metric: str) -> float:
-    return float(of_cell(method, dataset, memory, metric)[0].value)
+    return float(values_for_cell(method, dataset, memory, metric)[0].value)
 
 
 def doubtful(metric: str) -> set[tuple[str, str, int]]:
-    found = [one for one in figures() if one.metric == metric and one.doubt]
+    found = [one for one in published_values() if one.metric == metric and one.doubt]
     return {(one.method, one.dataset, one.memory) for one in found}
 
 
 def test_the_papers_tables_are_whole() -> None:
     assert len(TABLE_1) == 17 * 12
-    assert sum(one.source == "gsa-paper-table2" for one in figures()) == 17 * 12
-    assert sum(one.source == "gsa-paper-table3" for one in figures()) == 10
+    assert sum(one.source == "gsa-paper-table2" for one in published_values()) == 17 * 12
+    assert sum(one.source == "gsa-paper-table3" for one in published_values()) == 10
 
 
 def test_every_doubt_is_about_a_figure_that_exists() -> None:
-    known = {(one.metric, f"{one.method}/{one.dataset}/{one.memory}") for one in figures()}
+    known = {(one.metric, f"{one.method}/{one.dataset}/{one.memory}") for one in published_values()}
     assert published._doubts().keys() <= known
 
 
@@ -74,7 +74,9 @@ def test_sums_of_accuracy_and_forgetting_that_are_the_same_are_doubted() -> None
 
 
 def test_what_others_found_for_a_doubtful_cell_is_not_doubted() -> None:
-    assert all(not one.doubt for one in figures() if not one.source.startswith("gsa-paper"))
+    assert all(
+        not one.doubt for one in published_values() if not one.source.startswith("gsa-paper")
+    )
 
 
 @pytest.mark.parametrize("memory", [1000, 2000, 5000])

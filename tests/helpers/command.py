@@ -18,7 +18,7 @@ from unittest import mock
 import typer.main
 
 from onepass import cli
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 
@@ -104,7 +104,7 @@ def file_names(folder: Path) -> set[str]:
 
 def finished_run(out: Path) -> Path:
     """A folder of one finished run, which no bad input may touch."""
-    run(JOB, out)
+    run_job(JOB, out)
     return out
 
 
@@ -141,4 +141,4 @@ def execute_until_write(job: Job, out: Path, moment: int) -> None:
         return real(partial, path)
 
     Path.replace = replace
-    run(job, out, resume=True, checkpoint=20)
+    run_job(job, out, resume=True, checkpoint=20)

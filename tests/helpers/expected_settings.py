@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 
 COMPARABLE = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 1e-4, "augment": "crop-grey"}
 PLAIN_SGD = {"optimizer": "sgd", "weight_decay": 0.0, "lr": 0.1, "replay": 10, "augment": "none"}
@@ -16,5 +16,5 @@ def defaults(kind: type, expected: dict[str, Any]) -> dict[str, Any]:
 
 def official(kind: type) -> dict[str, Any]:
     """The settings of its authors' code, of which it must be possible to make a learner."""
-    configured(kind, **kind.presets["official"].settings)
+    construct(kind, **kind.presets["official"].settings)
     return kind.presets["official"].settings

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from onepass.executors.processes import slot
-from onepass.executors.processes.gpus import VISIBLE
-from onepass.executors.processes.ram import Taken
+from onepass.executors.processes.gpus import VISIBLE_DEVICES
+from onepass.executors.processes.ram import RamUse
 from onepass.executors.retry import Failure, FailureKind
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -24,14 +24,14 @@ Script = Callable[[Job, str | None], tuple[Any, ...]]
 KILLED = ("killed",)
 
 
-def finished(job: Job, taken: Taken | None = None) -> tuple[Any, ...]:
+def finished(job: Job, taken: RamUse | None = None) -> tuple[Any, ...]:
     """The message of a run that has ended well."""
     nothing = dict.fromkeys(Result.__dataclass_fields__)
-    return "result", Result(**{**nothing, "seed": job.seed}), taken or Taken()
+    return "result", Result(**{**nothing, "seed": job.seed}), taken or RamUse()
 
 
 def failed(kind: FailureKind) -> tuple[Any, ...]:
-    return "failed", Failure(kind, "no luck"), Taken()
+    return "failed", Failure(kind, "no luck"), RamUse()
 
 
 class FakeContext:
@@ -61,7 +61,7 @@ class FakeWorker:
         self.thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        self.gpu = os.environ.get(VISIBLE)
+        self.gpu = os.environ.get(VISIBLE_DEVICES)
         self.thread.start()
 
     def _work(self) -> None:

@@ -11,11 +11,11 @@ from onepass.tuning import study
 
 
 def no_disk_sync(patched: pytest.MonkeyPatch) -> None:
-    real = study._connected
+    real = study._connect
 
     def connected(file: Path) -> sqlite3.Connection:
         connection = real(file)
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
-    patched.setattr(study, "_connected", connected)
+    patched.setattr(study, "_connect", connected)

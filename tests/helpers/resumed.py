@@ -2,8 +2,8 @@
 
 import onepass
 from onepass import ClassIncremental
-from onepass.base.settings import configured, setting_names
-from onepass.evaluation.loop import Tick, walk
+from onepass.base.settings import construct, setting_names
+from onepass.evaluation.loop import Tick, learn_and_score
 from onepass.learning import registry
 
 
@@ -18,10 +18,10 @@ def coloured_stream():
 def small(key, **settings):
     kind = registry.get(key).learner
     memory = {"memory": 12} if "memory" in setting_names(kind) else {}
-    return configured(kind, device="cpu", seed=3, **{**kind.traits.quick, **memory, **settings})
+    return construct(kind, device="cpu", seed=3, **{**kind.traits.quick, **memory, **settings})
 
 
 def learn_range(learner, stream, first=0, past=None):
-    for tick in walk(learner, stream, start=Tick(first, 0, 0.0)):
+    for tick in learn_and_score(learner, stream, start=Tick(first, 0, 0.0)):
         if tick.step == past:
             return

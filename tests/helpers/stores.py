@@ -18,7 +18,7 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 @contextmanager
 def as_on_gpu():
     """Memories work as they do where nothing can be looked at without waiting."""
-    names = [f"onepass.memory.{module}.at_hand" for module in ("sampling", "store", "reservoir")]
+    names = [f"onepass.memory.{module}.is_on_host" for module in ("sampling", "store", "reservoir")]
     with (
         mock.patch(names[0], never_at_hand),
         mock.patch(names[1], never_at_hand),

@@ -51,6 +51,6 @@ def unregister(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """As in a new process, in which they were never named."""
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(plugins, "_named", set())
+    monkeypatch.setattr(plugins, "_user_named", set())
     others = {name: info for name, info in METHODS.all().items() if name != "mine"}
     monkeypatch.setattr(METHODS, "entries", others)

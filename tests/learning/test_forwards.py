@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import onepass
 from onepass.base.parts import Output, Samples
-from onepass.functional.augment import AREA, Reflected
+from onepass.functional.augment import AREA, ReflectedCrops
 from onepass.functional.views import mean_over_views
 
 
@@ -97,7 +97,7 @@ def test_both_forwards_draw_the_same_views(apart):
     """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""
     learner, samples = keeping(mirror=True)
     state = learner.trainer.rngs["augmentation"].get_state()
-    learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", Reflected(AREA)
+    learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", ReflectedCrops(AREA)
     expected = learner.views(samples.x)
     learner.trainer.rngs["augmentation"].set_state(state)
     shown = [output.views for output in learner.forward(*samples.cut(2, 3), apart=apart)]

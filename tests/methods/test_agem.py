@@ -13,7 +13,7 @@ from torch import nn
 
 from onepass import Finetune
 from onepass.base.errors import InputError
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.methods.agem import AGEM, project
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
@@ -305,7 +305,7 @@ def test_bad_settings_are_refused(changed):
 
 def test_the_official_preset_learns():
     official = AGEM.presets["official"].settings
-    learner = configured(AGEM, **official, net="mlp", device="cpu")
+    learner = construct(AGEM, **official, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 

@@ -15,7 +15,7 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Samples
 from onepass.memory import RoundRobin
 from onepass.methods import aser as module
-from onepass.methods.aser import ASER, knn_shapley, replaced, shapley
+from onepass.methods.aser import ASER, knn_shapley, replacements, shapley
 
 # ---- Shapley values
 
@@ -197,20 +197,20 @@ def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
     for seed in range(20):
         value = torch.randn(stored + 4, generator=torch.Generator().manual_seed(seed))
         kept = set(value.topk(stored).indices.tolist())
-        found = replaced(value, stored).tolist()
+        found = replacements(value, stored).tolist()
         entering = [place for new, place in enumerate(found) if stored + new in kept]
         assert sorted(entering) == sorted(set(range(stored)) - kept)
         assert all(place == stored for new, place in enumerate(found) if stored + new not in kept)
 
 
 def test_of_equals_the_stored_sample_stays():
-    assert replaced(torch.zeros(6), 3).tolist() == [3, 3, 3]
-    assert replaced(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
+    assert replacements(torch.zeros(6), 3).tolist() == [3, 3, 3]
+    assert replacements(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
 
 
 def test_who_is_not_waiting_replaces_nobody():
     value = torch.tensor([0.0, -5.0, 1.0, -torch.inf, 2.0, -torch.inf])
-    assert replaced(value, 3).tolist() == [3, 1, 3]
+    assert replacements(value, 3).tolist() == [3, 1, 3]
 
 
 # ---- retrieval and update, followed by plain loops
@@ -346,7 +346,9 @@ def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch)
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []
     monkeypatch.setattr(
-        module, "replaced", lambda value, stored: offered.append(value) or replaced(value, stored)
+        module,
+        "replacements",
+        lambda value, stored: offered.append(value) or replacements(value, stored),
     )
     given.update(stream)
     assert int(given.store.size) == 25

@@ -18,7 +18,7 @@ from torch import nn
 from onepass import ER
 from onepass.base.errors import InputError
 from onepass.base.parts import ImageCount
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.methods.er_ace import ERACE
 from onepass.nets import CosineHead, Head
 
@@ -175,7 +175,7 @@ def test_bad_settings_are_refused(wrong):
 def test_the_cost_is_that_of_er_and_the_official_preset_is_cosine():
     assert ERACE().cost(10) == ImageCount(trained=74)
     assert ERACE(mirror=True).cost(10) == ImageCount(trained=148)
-    official = configured(ERACE, **ERACE.presets["official"].settings)
+    official = construct(ERACE, **ERACE.presets["official"].settings)
     assert (official.classifier, official.optimizer, official.lr) == ("cosine", "sgd", 0.1)
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from onepass import ER, Finetune
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.functional.losses import cross_entropy
-from onepass.methods.mir import MIR, highest
+from onepass.methods.mir import MIR, highest_scored
 
 
 def mir(**changed):
@@ -50,15 +50,15 @@ def stream_gradient(learner, stream):
 
 def test_the_highest_scores_are_chosen():
     some = numbered(*[1.0] * 6)
-    got = highest(torch.tensor([0.3, -1.0, 2.0, 0.1, -5.0, 0.2]), some, 3)
+    got = highest_scored(torch.tensor([0.3, -1.0, 2.0, 0.1, -5.0, 0.2]), some, 3)
     assert got.y.tolist() == [2, 0, 5] and got.x.flatten().tolist() == [2, 0, 5]
 
 
 def test_padding_is_chosen_only_where_nothing_else_is_left():
     some = numbered(1.0, 1.0, 0.0, 1.0, 0.0)
     scores = torch.tensor([-3.0, -2.0, 9.0, -1.0, 8.0])
-    assert highest(scores, some, 3).y.tolist() == [3, 1, 0]
-    four = highest(scores, some, 4)
+    assert highest_scored(scores, some, 3).y.tolist() == [3, 1, 0]
+    four = highest_scored(scores, some, 4)
     assert four.y[:3].tolist() == [3, 1, 0] and four.weight.tolist() == [1, 1, 1, 0]
 
 
@@ -224,7 +224,7 @@ def test_with_candidates_for_the_whole_memory_the_worst_of_all_are_replayed():
     x, y = naive.vectors(4), torch.tensor([5, 6, 6, 5])
     stream = Samples(x, y, torch.ones(4))
     scores = learner.interference(stored(learner), stream_gradient(learner, stream))
-    worst = highest(scores, stored(learner), learner.replay)
+    worst = highest_scored(scores, stored(learner), learner.replay)
     trained = naive.record_calls(learner, "forward")
     learner.learn(x, y)
     assert as_set(naive.weighted(trained[-1][0])) == as_set(naive.weighted(worst))
@@ -307,7 +307,7 @@ def test_the_default_keeps_the_official_five_candidates_for_each_replay():
 
 
 def test_the_official_preset_learns():
-    learner = configured(MIR, **MIR.presets["official"].settings, net="mlp", device="cpu")
+    learner = construct(MIR, **MIR.presets["official"].settings, net="mlp", device="cpu")
     assert (learner.optimizer, learner.lr, learner.replay) == ("sgd", 0.1, 10)
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 

@@ -235,9 +235,9 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     source = learner.trainer.rngs["augmentation"].clone_state()
     augmentation, area = {
         "crop-grey": (augment.crop_grey, (0.6, 1.0)),
-        "contrastive": (augment.contrastive, (0.2, 1.0)),
+        "contrastive": (augment.contrastive_view, (0.2, 1.0)),
     }[name]
-    windows = augment.WholePixels(4, 4, area, source.device)
+    windows = augment.WholePixelCrops(4, 4, area, source.device)
     expected = augmentation(x.float() / 255, source, augment.pixel_centres(4, 4), windows)
     assert torch.equal(learner.views(x), expected)
 

@@ -26,7 +26,7 @@ from onepass.base.errors import CheckpointError, InputError
 from onepass.base.parts import ImageCount, Output
 from onepass.functional.losses import distillation
 from onepass.learning.memory_contents import copy_bytes
-from onepass.methods.ssil import SSIL, task_distillation, within_groups
+from onepass.methods.ssil import SSIL, group_log_softmax, task_distillation
 
 TASKS = [[0, 1, 2, 1], [2, 0, 0, 1], BOUNDARY, [3, 4, 3], [3], [4, 3], BOUNDARY, [5, 6], [6, 5, 5]]
 STREAMS = {
@@ -52,7 +52,7 @@ def log_softmax(logits: list[float], rows: list[int]) -> dict[int, float]:
 
 def test_a_softmax_within_groups_is_one_for_each_group():
     logits = 5 * torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
-    got = within_groups(logits, torch.tensor([0, 1, 0, 1, 1, 5]))
+    got = group_log_softmax(logits, torch.tensor([0, 1, 0, 1, 1, 5]))
     for rows in ([0, 2], [1, 3, 4], [5]):
         torch.testing.assert_close(got[:, rows], logits[:, rows].log_softmax(dim=1))
 
@@ -60,7 +60,7 @@ def test_a_softmax_within_groups_is_one_for_each_group():
 def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
     """Its exponentials vanish next to those of the other group."""
     logits = torch.tensor([[1e4, 1e4, -1e4, -1e4]], requires_grad=True)
-    got = within_groups(logits, torch.tensor([0, 0, 2, 2]))
+    got = group_log_softmax(logits, torch.tensor([0, 0, 2, 2]))
     torch.testing.assert_close(got.detach(), torch.full((1, 4), -math.log(2)))
     got.sum().backward()
     assert bool(torch.isfinite(logits.grad).all())
@@ -69,7 +69,7 @@ def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
 def test_the_gradient_within_groups_agrees_with_finite_differences():
     logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     group = torch.tensor([0, 1, 0, 1, 4])
-    assert torch.autograd.gradcheck(lambda o: within_groups(o, group), logits.requires_grad_())
+    assert torch.autograd.gradcheck(lambda o: group_log_softmax(o, group), logits.requires_grad_())
 
 
 def test_with_one_group_it_is_the_plain_distillation():

@@ -16,7 +16,7 @@ from report_runs import METHODS, change_result, read_csv
 
 from onepass.report import figures
 from onepass.runs.folder import RunFolder
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 
 @pytest.mark.parametrize("kind", ["both", "bars", "curves"])
@@ -54,7 +54,7 @@ def test_bars_show_the_means_of_the_table(runs: Path, tmp_path: Path) -> None:
 
 
 def test_bars_say_of_how_many_runs_they_are(runs: Path) -> None:
-    groups = figures.named_groups(read(runs))
+    groups = figures.runs_by_row_name(read(runs))
     axes = Figure().subplots()
     for shown, told in (
         (groups, "mean and spread of 1 to 3 runs"),

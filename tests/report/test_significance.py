@@ -14,7 +14,7 @@ from command import onepass
 from result_lines import run_line, write_lines
 from scipy import stats
 
-from onepass.report.significance import compared
+from onepass.report.significance import compare_paired
 
 OURS = {0: 61.0, 1: 64.5, 2: 59.0, 3: 70.25, 4: 66.0, 5: 63.5}
 THEIRS = {0: 60.0, 1: 61.0, 2: 60.5, 3: 64.0, 4: 62.0, 5: 60.5, 9: 10.0}
@@ -24,7 +24,7 @@ def test_the_t_test_is_that_of_the_textbook() -> None:
     """t = d / (s / sqrt(n)) with n - 1 degrees of freedom, twice the tail."""
     d = [OURS[seed] - THEIRS[seed] for seed in OURS]
     t = mean(d) / (stdev(d) / math.sqrt(len(d)))
-    found = compared(OURS, THEIRS)
+    found = compare_paired(OURS, THEIRS)
     assert found.differences == tuple(d)
     assert found.t_test == pytest.approx(2 * stats.t.sf(abs(t), len(d) - 1))
 
@@ -41,7 +41,7 @@ def test_the_signed_rank_test_counts_all_signs() -> None:
     all_signs = list(product((1, -1), repeat=len(d)))
     seen = uneven([1 if one > 0 else -1 for one in d])
     exact = sum(uneven(signs) >= seen for signs in all_signs) / len(all_signs)
-    assert compared(OURS, THEIRS).wilcoxon == pytest.approx(exact)
+    assert compare_paired(OURS, THEIRS).wilcoxon == pytest.approx(exact)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_the_signed_rank_test_counts_all_signs() -> None:
 )
 def test_too_few_seeds_have_no_p(pairs: int, t_test: int, wilcoxon: int) -> None:
     few = {seed: OURS[seed] for seed in range(pairs)}
-    found = compared(few, THEIRS)
+    found = compare_paired(few, THEIRS)
     assert (found.t_test is not None, found.wilcoxon is not None) == (t_test, wilcoxon)
 
 
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_rows_that_always_differ_alike_have_no_p(shift: float) -> None:
-    found = compared({seed: one + shift for seed, one in THEIRS.items()}, THEIRS)
+    found = compare_paired({seed: one + shift for seed, one in THEIRS.items()}, THEIRS)
     assert (found.t_test, found.wilcoxon) == (None, None)
 
 
@@ -64,10 +64,10 @@ def test_differences_of_as_many_images_are_the_same_difference() -> None:
     theirs = {seed: 100 * n / 360 for seed, n in enumerate((200, 211, 223, 238, 251, 307))}
     ours = {seed: 100 * (round(3.6 * one) + 3) / 360 for seed, one in theirs.items()}
     assert len({ours[seed] - theirs[seed] for seed in ours}) > 1
-    found = compared(ours, theirs)
+    found = compare_paired(ours, theirs)
     assert (len(found.differences), found.t_test, found.wilcoxon) == (6, None, None)
     ours[0] = theirs[0] + 100 * 6 / 360
-    assert compared(ours, theirs).wilcoxon == pytest.approx(
+    assert compare_paired(ours, theirs).wilcoxon == pytest.approx(
         stats.wilcoxon([6, 3, 3, 3, 3, 3]).pvalue
     )
 
@@ -85,7 +85,7 @@ def of(method: str, values: dict[int, float], **more) -> list[dict]:
 def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
     gsa, er = rows(file, "--against", "er")
-    found = compared(OURS, THEIRS)
+    found = compare_paired(OURS, THEIRS)
     assert float(gsa["difference"]) == pytest.approx(mean(found.differences), abs=1e-4)
     assert float(gsa["difference sd"]) == pytest.approx(stdev(found.differences), abs=1e-4)
     assert gsa["pairs"] == "6"

@@ -13,7 +13,7 @@ import pytest
 from command import onepass
 from report_runs import change_result, read_csv, read_results
 
-from onepass.base.text import rate
+from onepass.base.text import format_rate
 from onepass.report import layout
 from onepass.report import rows as tables
 from onepass.runs import query
@@ -80,7 +80,7 @@ def test_every_format_shows_the_same_cells(runs: Path) -> None:
     assert all(done.status == 0 for done in formats.values())
     assert onepass("table", runs).out == formats["text"].out
     numbers = read_csv(formats["csv"].out)
-    left_out = ("scored/sample", *layout.MORE)
+    left_out = ("scored/sample", *layout.HIDDEN)
     names = [name for name in numbers[0] if not name.endswith(" sd") and name not in left_out]
     told = {"trained/sample": "passes/sample", "kept bytes": "kept"}
     header = [told.get(name, name) for name in names]
@@ -114,7 +114,7 @@ def for_people(row: dict[str, str], name: str) -> str:
     if name == "kept bytes":  # thousands, on the digits
         return f"{int(row[name]) / 1000:.1f} kB" if int(row[name]) else "-"
     if name == "steps/s":
-        return rate(float(row[name]))
+        return format_rate(float(row[name]))
     if f"{name} sd" not in row:
         return row[name]
     spread = f" ± {float(row[f'{name} sd']):.1f}" if row[f"{name} sd"] else ""
@@ -254,8 +254,8 @@ def test_a_result_file_of_another_program_is_named(runs: Path, tmp_path: Path) -
 
 
 def test_a_slow_run_is_not_shown_as_one_that_stands_still(runs: Path) -> None:
-    (result, *_) = query.results(runs)
-    made = layout.grid(tables.summarise([replace(result, steps_per_second=0.3712)]))
+    (result, *_) = query.find_results(runs)
+    made = layout.make_table(tables.summarise([replace(result, steps_per_second=0.3712)]))
     assert made.body[0][list(made.header).index("steps/s")] == "0.37"
 
 

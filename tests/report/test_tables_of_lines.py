@@ -20,8 +20,8 @@ from onepass.runs import lines, query
 def file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same runs as lines."""
     path = tmp_path_factory.mktemp("lines") / "all.jsonl"
-    for result in query.results(runs):
-        lines.append(path, result)
+    for result in query.find_results(runs):
+        lines.append_result(path, result)
     return path
 
 
@@ -40,16 +40,16 @@ def test_folders_and_lines_are_one_table_in_which_a_run_counts_once(
         shutil.copytree(runs / f"er-synthetic-m100-s{seed}", few / str(seed))
     others = tmp_path / "others.jsonl"
     for name in ("er-synthetic-m100-s2", "er-synthetic-m100-s1"):
-        lines.append(others, query.results(runs / name)[0])
+        lines.append_result(others, query.find_results(runs / name)[0])
     (row,) = read_csv(onepass("table", others, few, "--format", "csv").out)
     assert row["n"] == "3"
     assert onepass("table", file, runs, others, few).out == onepass("table", runs).out
 
 
 def test_two_results_of_a_seed_in_two_files_are_two_rows(runs: Path, tmp_path: Path) -> None:
-    (result,) = query.results(runs / "er-synthetic-m100-s0")
+    (result,) = query.find_results(runs / "er-synthetic-m100-s0")
     for number, name in enumerate(("before", "after")):
-        lines.append(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
+        lines.append_result(tmp_path / f"{name}.jsonl", replace(result, state_sha256=str(number)))
     done = onepass("table", *sorted(tmp_path.glob("*.jsonl")), "--format", "csv")
     assert [row["variant"] for row in read_csv(done.out)] == ["in after.jsonl", "in before.jsonl"]
 

@@ -10,7 +10,7 @@ from fast_studies import no_disk_sync
 
 import onepass
 from onepass.base.errors import RunError
-from onepass.runs.execute import run
+from onepass.runs.execute import run_job
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.tuning.space import Space
@@ -23,7 +23,7 @@ JOB = Job("er", "synthetic", batch=60, device="cpu")
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return run(JOB, tmp_path_factory.mktemp("runs"))
+    return run_job(JOB, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 from onepass.evaluation.callbacks import EVENTS, Forwarder, Listener
 
 P = TypeVar("P", bound=Listener)
 RESERVED = (EVENTS, Forwarder.key)
-PROBES = Names[type[Listener]]("probe", home="onepass.evaluation.probes")
+PROBES = Registry[type[Listener]]("probe", home="onepass.evaluation.probes")
 
 
 def probe(key: str) -> Callable[[type[P]], type[P]]:
@@ -29,7 +29,7 @@ def probe(key: str) -> Callable[[type[P]], type[P]]:
     return register
 
 
-def check(names: Sequence[str]) -> None:
+def expect_probes(names: Sequence[str]) -> None:
     """Refuses names of no probe, and a name that stands there twice."""
     for name in names:
         PROBES[name]
@@ -37,7 +37,7 @@ def check(names: Sequence[str]) -> None:
             raise InputError(f"the probe {name!r} is asked for twice")
 
 
-def made(names: Sequence[str]) -> list[Listener]:
+def make_probes(names: Sequence[str]) -> list[Listener]:
     """New probes of these names."""
-    check(names)
+    expect_probes(names)
     return [PROBES[name]() for name in names]

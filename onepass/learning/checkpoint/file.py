@@ -16,8 +16,8 @@ from onepass.base.errors import CheckpointError, InputError
 from onepass.base.expect import expect_alike, expect_kind, expect_number
 from onepass.base.fileio import write_atomically
 from onepass.base.parts import ImageCount, Label
-from onepass.base.settings import configured
-from onepass.base.text import in_a_line, quoted, shortened
+from onepass.base.settings import construct
+from onepass.base.text import error_in_one_line, quoted, shortened
 from onepass.functional.views import Augment
 from onepass.learning import registry
 from onepass.learning.divergence import expect_finite
@@ -51,7 +51,7 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     names = learner._names
     known = bool(names) and names.keys() >= set(learner.classes)
     spent = learner.trainer.image_counts if learner._prepared else {}
-    settings["device"] = devices.kind(learner.device)
+    settings["device"] = devices.device_type(learner.device)
     return {
         "method": learner.key,
         **_module(learner),
@@ -65,7 +65,7 @@ def content(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
 
 def good_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
     """Returns the state, perhaps as if the memory were empty; unless learning has diverged."""
-    with learner._lock.looking():
+    with learner._lock.reading():
         expect_finite(learner)
         state = learner.state_dict()
         if not memory and learner.steps:
@@ -80,7 +80,7 @@ def scorer_state(learner: Learner) -> dict[str, Any] | None:
     None if there is no memory to leave out."""
     if not learner.steps or not stores_of(learner):
         return None
-    with learner._lock.looking():
+    with learner._lock.reading():
         return _own_tensors(learner._made_scorer(), learner.trainer.answering)
 
 
@@ -167,7 +167,7 @@ def restored(
     augment: Augment | None = None,
 ) -> Learner:
     """The learner in the content of a checkpoint; `path` names it in errors."""
-    where = devices.resolve(device)
+    where = devices.resolve_device(device)
     _expect_code(content, path)
     try:
         settings = _settings(content, where, device=device, net=net, augment=augment)
@@ -176,7 +176,7 @@ def restored(
             return _made(content, settings)
     except Exception as problem:  # whatever a file that fits nothing leads to
         what = "this onepass" if net is None else "the network that was given"
-        raise CheckpointError(f"{path} does not fit {what}: {in_a_line(problem)}") from None
+        raise CheckpointError(f"{path} does not fit {what}: {error_in_one_line(problem)}") from None
     given = " and ".join(missing)
     raise CheckpointError(
         f"{path} was made with code of its own, which no file holds: open it with {given}"
@@ -201,7 +201,7 @@ def _expect_code(content: dict[str, Any], path: str) -> None:
         )
     if isinstance(settings, dict):
         try:
-            plugins.expect_named(settings.get("net"), path)
+            plugins.expect_user_named(settings.get("net"), path)
         except InputError as problem:
             raise CheckpointError(str(problem)) from None
 
@@ -219,7 +219,7 @@ def _settings(
 
 
 def _made(content: dict[str, Any], settings: dict[str, Any]) -> Learner:
-    learner = configured(registry.get(content["method"]).learner, **settings)
+    learner = construct(registry.get(content["method"]).learner, **settings)
     learner.load_state_dict(content["state"])
     if "scorer" in content:
         only_predict(learner, content["scorer"])
@@ -265,5 +265,5 @@ def open_learner(
     `imports` are modules to import first, such as the one of your own method: a file says what it
     needs, and imports nothing by itself.
     """
-    plugins.import_named(imports)
+    plugins.import_modules(imports)
     return restored(read(Path(path)), str(path), device=device, net=net, augment=augment)

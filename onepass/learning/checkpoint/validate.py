@@ -92,7 +92,7 @@ def _expect_moments(saved: Any, trainer: Trainer) -> None:
     for parameter in trainable:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    wanted = optimisers.state_of(optimizer, trainable)
+    wanted = optimisers.optimiser_state(optimizer, trainable)
     optimizer.state.clear()
     for parameter in trainable:
         parameter.grad = None

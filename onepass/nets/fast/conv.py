@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from onepass.nets.fast.parallel import capturing, stream_for
+from onepass.nets.fast.parallel import is_capturing, stream_for
 
 
 class Conv(nn.Conv2d):
@@ -29,18 +29,18 @@ class Conv(nn.Conv2d):
         super().__init__(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if capturing(x) and x.requires_grad and x.dtype == self.weight.dtype:
-            return self._weights_aside(x)
+        if is_capturing(x) and x.requires_grad and x.dtype == self.weight.dtype:
+            return self._forward_with_side_stream(x)
         return super().forward(x)
 
-    def _weights_aside(self, x: Tensor) -> Tensor:
+    def _forward_with_side_stream(self, x: Tensor) -> Tensor:
         how = (self.stride[0], self.kernel_size[0] // 2)
-        line, aside = torch.cuda.current_stream(x.device), stream_for("weights", x.device)
-        aside.wait_stream(line)
-        with torch.cuda.stream(aside):
+        main, side = torch.cuda.current_stream(x.device), stream_for("weights", x.device)
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
             tie = _Weights.apply(self.weight, x.detach(), *how)  # type: ignore[no-untyped-call]
-        line.wait_stream(aside)
-        x.record_stream(aside)  # its memory is not for others before it has been read there
+        main.wait_stream(side)
+        x.record_stream(side)  # its memory is not for others before it has been read there
         return _Images.apply(x, self.weight.detach(), tie, *how)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -67,7 +67,7 @@ def _moments(
 
 
 @triton.jit
-def _parts(written, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
+def _load_partials(written, channels, parts, MOST: tl.constexpr, CHANNELS: tl.constexpr):
     """What the programs of the first kernel left for these channels."""
     part = tl.arange(0, MOST)[:, None]
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
@@ -85,10 +85,10 @@ def _normalise(
     real_channel = channel < channels
     part = tl.arange(0, MOST)
     count = tl.minimum(tl.maximum(pixels - part * share, 0), share).to(tl.float32)[:, None]
-    each = _parts(means, channels, parts, MOST, CHANNELS)
+    each = _load_partials(means, channels, parts, MOST, CHANNELS)
     mean = tl.sum(each * count, 0) / pixels
     apart = (each - mean[None, :]) * (each - mean[None, :]) * count
-    square = tl.sum(_parts(squares, channels, parts, MOST, CHANNELS) + apart, 0)
+    square = tl.sum(_load_partials(squares, channels, parts, MOST, CHANNELS) + apart, 0)
     scale = tl.rsqrt(square / pixels + eps)
     if tl.program_id(0) == 0:
         tl.store(mean_of + channel, mean, real_channel)
@@ -113,7 +113,7 @@ def _normalise(
 
 
 @triton.jit
-def _pulled(dy, y, at, real, RELU: tl.constexpr):
+def _relu_gradient(dy, y, at, real, RELU: tl.constexpr):
     """g: what reaches the input of the ReLU."""
     g = tl.load(dy + at, real, 0.0).to(tl.float32)
     if RELU:
@@ -122,7 +122,7 @@ def _pulled(dy, y, at, real, RELU: tl.constexpr):
 
 
 @kernel
-def _gradient_parts(
+def _partial_gradient_sums(
     dy, x, y, mean_of, scale_of, sums, products, pixels, channels, share,
     RELU: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
@@ -136,7 +136,7 @@ def _gradient_parts(
     with_h = tl.zeros([PIXELS, CHANNELS], tl.float32)
     for start in range(first, end, PIXELS):
         at, real = _tile(start, end, channels, PIXELS, CHANNELS)
-        g = _pulled(dy, y, at, real, RELU)
+        g = _relu_gradient(dy, y, at, real, RELU)
         plain += g
         with_h += g * (tl.load(x + at, real, 0.0).to(tl.float32) - mean) * scale
     part = tl.program_id(0) * channels + channel
@@ -153,8 +153,8 @@ def _gradients(
 ):  # fmt: skip
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     real_channel = channel < channels
-    db = tl.sum(_parts(sums, channels, parts, MOST, CHANNELS), 0)
-    dw = tl.sum(_parts(products, channels, parts, MOST, CHANNELS), 0)
+    db = tl.sum(_load_partials(sums, channels, parts, MOST, CHANNELS), 0)
+    dw = tl.sum(_load_partials(products, channels, parts, MOST, CHANNELS), 0)
     if tl.program_id(0) == 0:
         tl.store(dbias + channel, db, real_channel)
         tl.store(dweight + channel, dw, real_channel)
@@ -166,7 +166,7 @@ def _gradients(
     end = tl.minimum(first + share, pixels)
     for start in range(first, end, PIXELS):
         at, real = _tile(start, end, channels, PIXELS, CHANNELS)
-        g = _pulled(dy, y, at, real, RELU)
+        g = _relu_gradient(dy, y, at, real, RELU)
         h = (tl.load(x + at, real, 0.0).to(tl.float32) - mean) * scale
         tl.store(dx + at, (factor * (g - db - h * dw)).to(dx.dtype.element_ty), real)
         if ADD:
@@ -229,7 +229,7 @@ class NormReLU(torch.autograd.Function):
         plan, sizes = ctx.plan, {"PIXELS": PIXELS, "CHANNELS": CHANNELS, "num_warps": WARPS}
         dy = dy.contiguous(memory_format=torch.channels_last)
         sums, products = plan.scratch(x)
-        _gradient_parts[plan.grid](
+        _partial_gradient_sums[plan.grid](
             dy, x, y, mean, scale, sums, products, plan.pixels, plan.channels, plan.share,
             RELU=ctx.relu, **sizes,
         )  # fmt: skip

@@ -20,22 +20,22 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-def capturing(x: Tensor) -> bool:
+def is_capturing(x: Tensor) -> bool:
     """Whether what is done with this tensor now is being captured as a graph."""
     return not in_vmap(x) and x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def at_once(
-    x: Tensor, aside: Callable[[Tensor], First], main: Callable[[Tensor], Second]
+def in_parallel(
+    x: Tensor, side: Callable[[Tensor], First], main: Callable[[Tensor], Second]
 ) -> tuple[First, Second]:
-    """aside(x) and main(x), and later their gradients, at the same time in a captured step,
+    """side(x) and main(x), and later their gradients, at the same time in a captured step,
     otherwise one after the other."""
-    if not capturing(x):
-        return aside(x), main(x)
+    if not is_capturing(x):
+        return side(x), main(x)
     line, branch = torch.cuda.current_stream(x.device), stream_for("branch", x.device)
     branch.wait_stream(line)
     with torch.cuda.stream(branch):
-        first = aside(x)
+        first = side(x)
     second = main(x)
     line.wait_stream(branch)
     for one in first.values() if isinstance(first, dict) else [first]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from onepass.base.text import plain
-from onepass.runs.spec import BESIDE, Job
+from onepass.base.text import printable
+from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
-OPTIONS = {one.name for one in fields(Job)} - BESIDE
+OPTIONS = {one.name for one in fields(Job)} - NOT_IN_VARIANT
 
 
 def rerun_command(run: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ def rerun_command(run: Mapping[str, Any]) -> str:
         found = run.get(name) or []
         for one in [found] if isinstance(found, str) else found:
             words += [f"--{name.removesuffix('s')}", str(one)]
-    return plain(shlex.join(words))
+    return printable(shlex.join(words))
 
 
 def _options(variant: Variant) -> Iterator[str]:

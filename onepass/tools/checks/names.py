@@ -17,7 +17,7 @@ def checks_in_module(module: str) -> dict[str, str]:
     """Returns the names of a module's checks, each with a sentence about it."""
     return {
         defined.name: first_sentence(ast.get_docstring(defined) or "")
-        for defined in lazy.parsed(f"{HOME}.{module}").body
+        for defined in lazy.parse_module(f"{HOME}.{module}").body
         if isinstance(defined, ast.FunctionDef) and not defined.name.startswith("_")
     }
 

@@ -58,9 +58,9 @@ def the_memory_may_take_the_batch_at_once(method: Method) -> None:
     for at_once in (False, True):
         learner = teach(make_learner(method), stream, last=10)
         if at_once and learner.traits.capturable:
-            learner.trainer._let_in_aside = learner.trainer.finish  # type: ignore[method-assign]
+            learner.trainer._store_on_side_stream = learner.trainer.finish  # type: ignore[method-assign]
         ends.append(state_fingerprints(teach(learner, stream, first=10, last=20)))
-        vars(learner.trainer).pop("_let_in_aside", None)
+        vars(learner.trainer).pop("_store_on_side_stream", None)
     wanted = "no gradient of the step that reads the memory after `descend` has begun"
     expect_same_state(ends[0], ends[1], wanted)
 

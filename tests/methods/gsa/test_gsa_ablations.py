@@ -12,7 +12,7 @@ from onepass.base.parts import Samples
 from onepass.functional.imbalance import class_weight
 from onepass.functional.losses import cross_entropy, mean, sample_cross_entropy
 from onepass.learning.image_counts import images_of
-from onepass.methods.gsa_variants import evened, rates
+from onepass.methods.gsa_variants import even_out, rates
 
 TERMS = {"new": "T1", "previous": "T2", "cross": "T3"}
 
@@ -107,7 +107,7 @@ def test_of_the_current_samples_those_count_that_even_the_classes_out():
     weight = torch.ones(8)
     weight[4] = 0  # padding is of no use
     x = torch.zeros(8, 1)
-    current = evened(
+    current = even_out(
         Samples(x[:5], torch.tensor(stream_y), torch.ones(5)),
         Samples(x, torch.tensor(drawn), weight),
         new,

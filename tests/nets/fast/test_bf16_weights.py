@@ -4,7 +4,7 @@ import torch
 
 from onepass.nets import Classifier, Head, ResNet18
 from onepass.nets.fast import Norm
-from onepass.nets.fast.lower import lowered
+from onepass.nets.fast.bf16_weights import weights_in_bf16
 
 
 def generator(seed=0):
@@ -32,7 +32,7 @@ def test_casting_all_weights_at_once_gives_the_numbers_of_autocast():
 
 def test_matrices_and_filters_are_cast_and_nothing_else():
     net = Classifier(ResNet18(3), Head(512, 16, generator()), "bf16")
-    cast = lowered(net)
+    cast = weights_in_bf16(net)
     assert set(cast) == {name for name, one in net.named_parameters() if one.ndim > 1}
     assert all(one.dtype == torch.bfloat16 for one in cast.values())
 

@@ -14,39 +14,45 @@ from onepass.base import inputs
 from onepass.base.errors import DataError, InputError
 from onepass.base.parts import Label
 from onepass.base.seeds import generator, permutation
-from onepass.base.text import in_a_line, quoted
+from onepass.base.text import error_in_one_line, quoted
 from onepass.data.base import Dataset
-from onepass.data.files import PACKINGS, Array, class_name, reading, size_of_file
-from onepass.data.labels import in_order, numbered
+from onepass.data.files import (
+    PACKINGS,
+    Array,
+    decode_class_name,
+    name_unreadable,
+    regular_file_size,
+)
+from onepass.data.labels import class_numbers, sorted_classes
 
 KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and perhaps class_names"
 
 
-def read(
+def read_npz(
     path: Path, test_fraction: float | None = None, *, mirror_is_same_class: bool = True
 ) -> Dataset:
     """Images as uint8 (n, h, w), as uint8 or floats (n, c, h, w) or (n, h, w, c), vectors as floats
     (n, d); labels are text or whole numbers, and the different ones are the classes, in their
     order."""
-    arrays = _arrays(path)
+    arrays = _read_arrays(path)
     if "train_x" in arrays and test_fraction is not None:
         raise InputError(f"{path} has a test part: a test fraction is not needed")
     if "x" in arrays and test_fraction is not None:
-        x, labels = _samples(path, arrays, "x"), _labels(path, arrays, "y")
-        known = in_order(labels)
-        y = numbered(labels, known)
-        held = held_out(y, test_fraction)
+        x, labels = _read_samples(path, arrays, "x"), _read_labels(path, arrays, "y")
+        known = sorted_classes(labels)
+        y = class_numbers(labels, known)
+        held = held_out_mask(y, test_fraction)
         splits = [(x[~held], y[~held]), (x[held], y[held])]
     elif "train_x" in arrays:
         parts = [
-            (_samples(path, arrays, f"{p}_x"), _labels(path, arrays, f"{p}_y"))
+            (_read_samples(path, arrays, f"{p}_x"), _read_labels(path, arrays, f"{p}_y"))
             for p in ("train", "test")
         ]
-        known = in_order(parts[0][1])
-        if strange := in_order(set(parts[1][1]).difference(known)):
+        known = sorted_classes(parts[0][1])
+        if strange := sorted_classes(set(parts[1][1]).difference(known)):
             told = quoted(strange[0])
             raise DataError(f"{path}: the test labels have {told}, which train does not have")
-        splits = [(x, numbered(labels, known)) for x, labels in parts]
+        splits = [(x, class_numbers(labels, known)) for x, labels in parts]
     else:
         raise DataError(f"{path} must hold {KEYS}; it holds {', '.join(sorted(arrays))}")
     (train_x, train_y), (test_x, test_y) = splits
@@ -58,47 +64,49 @@ def read(
         train_y=train_y,
         test_x=test_x,
         test_y=test_y,
-        class_names=_names(path, arrays, known),
+        class_names=_read_class_names(path, arrays, known),
         mirror_is_same_class=mirror_is_same_class,
     )
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    size_of_file(path)
+def _read_arrays(path: Path) -> dict[str, Array]:
+    regular_file_size(path)
     try:
-        with reading(path), path.open("rb") as file:
+        with name_unreadable(path), path.open("rb") as file:
             if file.peek(6).startswith(b"\x93NUMPY"):
                 raise DataError(f"{path} holds a single array; it must hold {KEYS}")
             archive = np.lib.npyio.NpzFile(file, allow_pickle=False)
             assert archive.zip is not None
-            _refuse_bombs(path, archive.zip)
+            _refuse_zip_bombs(path, archive.zip)
             arrays = dict(archive)
     except DataError:
         raise
     except Exception as problem:  # whatever a damaged or foreign file leads to
-        raise DataError(f"{path} is not a whole .npz of arrays: {in_a_line(problem)}") from None
+        raise DataError(
+            f"{path} is not a whole .npz of arrays: {error_in_one_line(problem)}"
+        ) from None
     for name, values in arrays.items():
         if not isinstance(values, np.ndarray):
             raise DataError(f"{path} is not a .npz of arrays: {name} is none")
     return arrays
 
 
-def _refuse_bombs(path: Path, archive: zipfile.ZipFile) -> None:
-    size, memory = sum(member.file_size for member in archive.infolist()), _memory()
+def _refuse_zip_bombs(path: Path, archive: zipfile.ZipFile) -> None:
+    size, memory = sum(member.file_size for member in archive.infolist()), _ram_bytes()
     if memory is not None and size > memory:
         raise DataError(f"{path} unpacks to {size} bytes, and there is memory for {memory}")
     if any(member.compress_type not in PACKINGS for member in archive.infolist()):
         raise DataError(f"{path} is packed in a way that NumPy does not use")
 
 
-def _memory() -> int | None:
+def _ram_bytes() -> int | None:
     """Returns the bytes of memory of this machine; None where it cannot be asked (Windows)."""
     if not hasattr(os, "sysconf"):
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
+def _read_samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
     if name not in arrays:
         raise DataError(f"{path} has no {name}; it must hold {KEYS}")
     values = arrays[name]
@@ -110,7 +118,7 @@ def _samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
         raise DataError(f"{path}, {name}: {str(problem).removeprefix('x: ')}") from None
 
 
-def _labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]:
+def _read_labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]:
     samples = arrays.get(name.replace("y", "x"))
     if name not in arrays or samples is None:
         raise DataError(f"{path} has no {name}; it must hold {KEYS}")
@@ -122,7 +130,7 @@ def _labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]:
         raise DataError(f"{path}, {name}: {str(problem).removeprefix('y: ')}") from None
 
 
-def held_out(y: Tensor, fraction: float) -> Tensor:
+def held_out_mask(y: Tensor, fraction: float) -> Tensor:
     """Which samples are held out: this part of each class."""
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
@@ -135,7 +143,7 @@ def held_out(y: Tensor, fraction: float) -> Tensor:
     return held
 
 
-def _names(path: Path, arrays: dict[str, Array], known: list[Label]) -> tuple[str, ...]:
+def _read_class_names(path: Path, arrays: dict[str, Array], known: list[Label]) -> tuple[str, ...]:
     if "class_names" not in arrays:
         return tuple(map(str, known))
     given = np.atleast_1d(arrays["class_names"])
@@ -145,7 +153,7 @@ def _names(path: Path, arrays: dict[str, Array], known: list[Label]) -> tuple[st
         values = [one if isinstance(one, bytes) else str(one) for one in given]
     except (ValueError, SystemError) as problem:  # a number that stands for no character
         raise DataError(f"{path}: class_names are not text: {problem}") from None
-    names = tuple(class_name(value, path) for value in values)
+    names = tuple(decode_class_name(value, path) for value in values)
     if len(names) != len(known):
         raise DataError(f"{path}: {len(names)} class names for {len(known)} classes")
     if len(set(names)) != len(names):

@@ -9,13 +9,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from onepass.nets.norms import Norms
+from onepass.nets.norms import NormLayer
 
 Net = TypeVar("Net", bound=nn.Module)
 VALUES = (int, float, bool, str)
 
 
-def evaluating(net: Net) -> Net:
+def tied_eval_copy(net: Net) -> Net:
     """The same network with modules of its own, all in evaluation mode, and the same tensors.
 
     Whoever predicts with it sees every step of training and switches no mode that training relies
@@ -25,24 +25,24 @@ def evaluating(net: Net) -> Net:
     return copy.deepcopy(net, shared).eval()
 
 
-def normalising(net: Net, like: nn.Module) -> Net:
+def tied_batch_norm_copy(net: Net, like: nn.Module) -> Net:
     """The same tensors once more, evaluating; but normalisation layers that train in `like`, a
     network of the same kind, have the statistics of each batch and leave the running ones alone."""
-    twin = evaluating(net)
+    twin = tied_eval_copy(net)
     for own, theirs in zip(twin.modules(), like.modules(), strict=True):
-        if isinstance(own, Norms) and theirs.training:
+        if isinstance(own, NormLayer) and theirs.training:
             own.train()
             own.momentum = 0.0
             own.num_batches_tracked = None  # or it would count in the network's own tensor
     return twin
 
 
-def renormalised(net: Net, like: nn.Module, inputs: Tensor) -> Net:
+def recalibrated_copy(net: Net, like: nn.Module, inputs: Tensor) -> Net:
     """A copy, evaluating; normalisation layers that train in `like`, a network of the same kind,
     have the statistics of these inputs, if there are any."""
     twin = copy.deepcopy(net).eval()
     for own, theirs in zip(twin.modules(), like.modules(), strict=True):
-        if isinstance(own, Norms) and theirs.training:
+        if isinstance(own, NormLayer) and theirs.training:
             own.train()
             own.momentum = 1.0  # the running statistics become those of the next batch
     if len(inputs):
@@ -51,7 +51,7 @@ def renormalised(net: Net, like: nn.Module, inputs: Tensor) -> Net:
     return twin.eval()
 
 
-def refresh(twin: nn.Module, net: nn.Module) -> None:
+def retie(twin: nn.Module, net: nn.Module) -> None:
     """Shares anew what the network has replaced instead of changing it in place: parameters of a
     head that has grown, buffers, and what a module keeps in plain attributes."""
     for theirs, own in zip(twin.modules(), net.modules(), strict=True):

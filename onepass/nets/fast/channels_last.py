@@ -8,7 +8,7 @@ from torch import Tensor
 from onepass.nets.fast.vmap import in_vmap
 
 
-def laid_out(x: Tensor) -> Tensor:
+def to_channels_last(x: Tensor) -> Tensor:
     """The same values; images on a GPU in channels-last, which vmap does not know."""
     if x.is_cuda and x.ndim == 4 and not in_vmap(x):
         return x.contiguous(memory_format=torch.channels_last)

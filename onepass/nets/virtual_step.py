@@ -11,7 +11,7 @@ from torch.func import functional_call
 from onepass.nets.classifier import Classifier
 
 
-def combined(
+def add_gradients(
     first: Sequence[Tensor], second: Sequence[Tensor], factor: Tensor | None = None
 ) -> list[Tensor]:
     """first + factor second, of all parameters at once."""
@@ -19,7 +19,7 @@ def combined(
     return list(torch._foreach_add(list(first), scaled))
 
 
-def of_free_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]:
+def zero_frozen_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of the trainable parameters, with zeros in rows of the head that do not move."""
     # the optimiser's step is followed by Head.restore; here the same rows must not move at all
     free = {"head.weight": model.head.free.unsqueeze(1), "head.bias": model.head.free}
@@ -30,11 +30,13 @@ def of_free_rows(model: Classifier, gradients: Sequence[Tensor]) -> list[Tensor]
 
 
 @torch.no_grad()
-def after_step(model: Classifier, gradients: Sequence[Tensor], lr: float) -> dict[str, Tensor]:
+def parameters_after_step(
+    model: Classifier, gradients: Sequence[Tensor], lr: float
+) -> dict[str, Tensor]:
     """What one plain step, theta - lr g without moments or decay, would make of the trainable
     parameters, by name. The network itself is left alone."""
     trainable = _trainable(model)
-    moving = of_free_rows(model, gradients)
+    moving = zero_frozen_rows(model, gradients)
     moved = torch._foreach_add(list(trainable.values()), moving, alpha=-lr)
     return dict(zip(trainable, moved, strict=True))
 

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 Gradients = dict[str, Tensor]
 
 
-def batch_gradients(
+def gradients_per_batch(
     model: nn.Module, loss: Callable[..., Tensor], x: Tensor, *targets: Tensor
 ) -> Gradients:
     """d loss(model(x), *targets) / d parameter for every trainable parameter, by name: one row for

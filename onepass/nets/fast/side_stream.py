@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from onepass.nets.fast.parallel import capturing, stream_for
+from onepass.nets.fast.parallel import is_capturing, stream_for
 
 
-class Aside:
+class SideStream:
     """One piece of work after another, until they are waited for."""
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class Aside:
 
     def start(self, work: Callable[[], None], *used: Tensor) -> None:
         """Does the work, which reads the tensors `used`."""
-        if not capturing(used[0]):
+        if not is_capturing(used[0]):
             work()
             return
-        branch = stream_for("aside", used[0].device)
+        branch = stream_for("side", used[0].device)
         branch.wait_stream(torch.cuda.current_stream(used[0].device))
         with torch.cuda.stream(branch):
             work()
@@ -36,7 +36,7 @@ class Aside:
         """What comes next may use what the work has changed."""
         if self._used:
             device = self._used[0].device
-            torch.cuda.current_stream(device).wait_stream(stream_for("aside", device))
+            torch.cuda.current_stream(device).wait_stream(stream_for("side", device))
         self.forget()
 
     def forget(self) -> None:

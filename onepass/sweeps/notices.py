@@ -12,7 +12,7 @@ from onepass.runs.folder import RunFolder
 from onepass.sweeps.runner import SurveyedRun
 
 
-def notes(surveyed: Sequence[SurveyedRun], *, kept: bool) -> Iterator[str]:
+def notices(surveyed: Sequence[SurveyedRun], *, kept: bool) -> Iterator[str]:
     """Yields a line for each thing to know. `kept`: run folders stay when the sweep has ended."""
     watched = [run for run in surveyed if run.job.probes]
     if watched and not kept:
@@ -41,9 +41,9 @@ def _lacks_probes(run: SurveyedRun) -> bool:
 
 def _method_has_changed(run: SurveyedRun) -> bool:
     """Returns whether a run has finished and its method, one of the user's own, is another now."""
-    if run.result is None or not (now := environment.source_of(run.job.method)):
+    if run.result is None or not (now := environment.method_source_digest(run.job.method)):
         return False
-    last = environment.last_computed_by(_described(run.folder), run.result.other_versions)
+    last = environment.last_versions(_described(run.folder), run.result.other_versions)
     return bool(last.get("source", now) != now)
 
 

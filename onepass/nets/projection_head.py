@@ -12,7 +12,7 @@ from onepass.nets.initialise import build
 PROJECTED = 128
 
 
-def projection(features: int, rng: torch.Generator) -> nn.Module:
+def projection_head(features: int, rng: torch.Generator) -> nn.Module:
     """Two layers, from features to 128 numbers."""
 
     def layers() -> nn.Module:
@@ -22,6 +22,6 @@ def projection(features: int, rng: torch.Generator) -> nn.Module:
     return build(layers, rng)
 
 
-def projected(model: Classifier, features: Tensor) -> Tensor:
+def project(model: Classifier, features: Tensor) -> Tensor:
     """z, unit rows (n, 128), by the module that a network has under the name `projection`."""
     return F.normalize(model.on(model.get_submodule("projection"), features))

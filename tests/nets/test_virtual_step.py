@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from onepass.nets import Classifier, Head, after_step, evaluating, logits_with, of_free_rows
+from onepass.nets import (
+    Classifier,
+    Head,
+    logits_with,
+    parameters_after_step,
+    tied_eval_copy,
+    zero_frozen_rows,
+)
 
 LR = 0.3
 
@@ -51,7 +58,7 @@ def test_the_parameters_are_those_after_a_plain_gradient_step():
     model = a_model()
     gradients = gradients_of(model)
     taken = dict(really_stepped(model, gradients).named_parameters())
-    virtual = after_step(model, gradients, LR)
+    virtual = parameters_after_step(model, gradients, LR)
     assert list(virtual) == list(taken)
     for name, value in virtual.items():
         torch.testing.assert_close(value, taken[name].detach())
@@ -63,7 +70,7 @@ def test_the_parameters_are_those_after_a_plain_gradient_step():
 def test_rows_of_the_head_that_stay_in_a_step_stay_in_a_virtual_one():
     model = a_model()
     gradients = random_gradients(model)
-    virtual = after_step(model, gradients, LR)
+    virtual = parameters_after_step(model, gradients, LR)
     taken = really_stepped(model, gradients).head
     torch.testing.assert_close(virtual["head.weight"], taken.weight.detach())
     torch.testing.assert_close(virtual["head.bias"], taken.bias.detach())
@@ -76,7 +83,7 @@ def test_only_gradients_of_the_heads_other_rows_are_zeroed():
     model = a_model()
     gradients = random_gradients(model)
     names = [name for name, _ in model.named_parameters()]
-    got = dict(zip(names, of_free_rows(model, gradients), strict=True))
+    got = dict(zip(names, zero_frozen_rows(model, gradients), strict=True))
     for name, gradient in zip(names, gradients, strict=True):
         if name.startswith("head."):
             assert torch.equal(got[name][:3], gradient[:3])
@@ -88,11 +95,11 @@ def test_only_gradients_of_the_heads_other_rows_are_zeroed():
 def test_parameters_that_do_not_train_are_left_out():
     model = a_model()
     model.body[0].weight.requires_grad_(False)
-    virtual = after_step(model, gradients_of(model), LR)
+    virtual = parameters_after_step(model, gradients_of(model), LR)
     assert "body.0.weight" not in virtual and "body.0.bias" in virtual
     taken = really_stepped(model, gradients_of(model))
-    expected = evaluating(taken)(inputs(seed=3)).detach()
-    got = logits_with(evaluating(model), virtual, inputs(seed=3))
+    expected = tied_eval_copy(taken)(inputs(seed=3)).detach()
+    got = logits_with(tied_eval_copy(model), virtual, inputs(seed=3))
     torch.testing.assert_close(got, expected)
 
 
@@ -100,7 +107,7 @@ def test_modules_beside_backbone_and_head_take_the_step_too():
     model = a_model()
     model.add_module("extra", nn.Linear(2, 1))
     gradients = random_gradients(model)
-    virtual = after_step(model, gradients, LR)
+    virtual = parameters_after_step(model, gradients, LR)
     expected = model.extra.bias.detach() - LR * gradients[-1]
     torch.testing.assert_close(virtual["extra.bias"], expected)
 
@@ -108,14 +115,14 @@ def test_modules_beside_backbone_and_head_take_the_step_too():
 def test_a_gradient_too_few_is_an_error():
     model = a_model()
     with pytest.raises(ValueError, match="zip"):
-        after_step(model, random_gradients(model)[:-1], LR)
+        parameters_after_step(model, random_gradients(model)[:-1], LR)
 
 
 def test_a_step_of_length_zero_changes_no_bit():
     model = a_model()
-    virtual = after_step(model, random_gradients(model), 0.0)
+    virtual = parameters_after_step(model, random_gradients(model), 0.0)
     x = inputs(seed=3)
-    twin = evaluating(model)
+    twin = tied_eval_copy(model)
     assert torch.equal(logits_with(twin, virtual, x), logits_with(twin, {}, x))
 
 
@@ -126,9 +133,9 @@ def test_logits_are_those_of_a_network_that_took_the_step(precision):
     other = really_stepped(model, gradients)
     other.precision = "fp32"  # in which the scores of a small step are asked for
     x = inputs(seed=3)
-    expected = evaluating(other)(x).detach()
-    twin = evaluating(model)
-    got = logits_with(twin, after_step(model, gradients, LR), x)
+    expected = tied_eval_copy(other)(x).detach()
+    twin = tied_eval_copy(model)
+    got = logits_with(twin, parameters_after_step(model, gradients, LR), x)
     assert got.dtype == torch.float32 and not got.requires_grad
     torch.testing.assert_close(got, expected)
     own = logits_with(twin, {}, x)
@@ -137,16 +144,16 @@ def test_logits_are_those_of_a_network_that_took_the_step(precision):
 
 def test_without_other_parameters_the_logits_are_the_evaluating_networks_own():
     model = a_model()
-    expected = evaluating(model)(inputs()).detach()
-    got = logits_with(evaluating(model), {}, inputs())
+    expected = tied_eval_copy(model)(inputs()).detach()
+    got = logits_with(tied_eval_copy(model), {}, inputs())
     assert torch.equal(got, expected)
     assert not torch.equal(got, model(inputs()).detach())  # BatchNorm's own statistics, training
 
 
 def test_a_samples_logits_do_not_depend_on_the_others():
     model = a_model()
-    virtual = after_step(model, gradients_of(model), LR)
-    x, twin = inputs(seed=3), evaluating(model)
+    virtual = parameters_after_step(model, gradients_of(model), LR)
+    x, twin = inputs(seed=3), tied_eval_copy(model)
     each = torch.cat([logits_with(twin, virtual, one) for one in x.split(1)])
     torch.testing.assert_close(logits_with(twin, virtual, x), each)
 
@@ -158,7 +165,7 @@ def test_the_network_is_left_alone():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     identities = [id(one) for one in model.parameters()]
     modes = [module.training for module in model.modules()]
-    logits_with(evaluating(model), after_step(model, gradients, LR), inputs(seed=3))
+    logits_with(tied_eval_copy(model), parameters_after_step(model, gradients, LR), inputs(seed=3))
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert [id(one) for one in model.parameters()] == identities

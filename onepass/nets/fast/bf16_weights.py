@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from onepass.nets.fast.parallel import at_once
+from onepass.nets.fast.parallel import in_parallel
 from onepass.nets.fast.vmap import in_vmap
 
 
-class _Lowered(torch.autograd.Function):
+class _CastToBF16(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
         return tuple(_cast(weights, torch.bfloat16))
@@ -33,7 +33,7 @@ def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
     return cast
 
 
-def lowered(net: nn.Module) -> dict[str, Tensor]:
+def weights_in_bf16(net: nn.Module) -> dict[str, Tensor]:
     """The weights that autocast would cast (matrices and filters in fp32), by name, in bfloat16;
     gradients flow back to the weights themselves."""
     weights = {
@@ -43,19 +43,19 @@ def lowered(net: nn.Module) -> dict[str, Tensor]:
     }
     if not weights:
         return {}
-    cast = _Lowered.apply(*weights.values())  # type: ignore[no-untyped-call]
+    cast = _CastToBF16.apply(*weights.values())  # type: ignore[no-untyped-call]
     return dict(zip(weights, cast, strict=True))
 
 
-def call_lowered(
+def view_and_forward_in_bf16(
     net: nn.Module, x: Tensor, view: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """view(x) and net(view(x)), with all weights cast while the view is made."""
-    weights, inputs = at_once(x, lambda _: lowered(net), view)
+    weights, inputs = in_parallel(x, lambda _: weights_in_bf16(net), view)
     return inputs, functional_call(net, weights, inputs)
 
 
-def with_lowered_weights(net: nn.Module, x: Tensor) -> Tensor:
+def forward_in_bf16(net: nn.Module, x: Tensor) -> Tensor:
     """net(x), with all weights cast at once, if they are not yet."""
-    weights = {} if in_vmap(x) else lowered(net)
+    weights = {} if in_vmap(x) else weights_in_bf16(net)
     return functional_call(net, weights, x) if weights else net(x)  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import onepass
-from onepass.nets import Classifier, Head, evaluating, normalising, refresh
+from onepass.nets import Classifier, Head, retie, tied_batch_norm_copy, tied_eval_copy
 
 
 def a_net():
@@ -34,7 +34,7 @@ def modes(net):
 
 def test_it_has_the_same_tensors_in_modules_of_its_own():
     net = a_net()
-    twin = evaluating(net)
+    twin = tied_eval_copy(net)
     assert type(twin) is Classifier
     assert tensors(twin).keys() == tensors(net).keys()
     for name, tensor in tensors(net).items():
@@ -48,7 +48,7 @@ def test_its_modes_are_its_own(training):
     net = a_net().train(training)
     net.body[1].train(not training)
     before = modes(net)
-    twin = evaluating(net)
+    twin = tied_eval_copy(net)
     assert not any(modes(twin))
     assert modes(net) == before
     net.train()
@@ -62,18 +62,18 @@ def test_one_that_normalises_by_the_batch_moves_no_statistics():
     """Nor does it drop anything out. Layers that do not train in the network stay as they are."""
     net = a_net().train()
     norm, before = net.body[1], copy.deepcopy(net.body[1])
-    said = normalising(net, net)(inputs())
+    said = tied_batch_norm_copy(net, net)(inputs())
     assert torch.equal(norm.running_mean, before.running_mean)
     assert torch.equal(norm.running_var, before.running_var)
     net.body[2].eval()
     assert torch.equal(said, net(inputs()))
     net.body[1].eval()
-    assert torch.equal(normalising(net, net)(inputs()), evaluating(net)(inputs()))
+    assert torch.equal(tied_batch_norm_copy(net, net)(inputs()), tied_eval_copy(net)(inputs()))
 
 
 def test_it_computes_what_the_network_computes_in_evaluation_mode_and_moves_no_statistics():
     net = a_net()
-    twin = evaluating(net)
+    twin = tied_eval_copy(net)
     net(inputs())
     before = {name: value.clone() for name, value in net.state_dict().items()}
     got = twin(inputs(seed=2))
@@ -83,7 +83,7 @@ def test_it_computes_what_the_network_computes_in_evaluation_mode_and_moves_no_s
 
 def test_it_sees_every_step_of_training_and_every_statistic():
     net = a_net()
-    twin = evaluating(net)
+    twin = tied_eval_copy(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x, scores = inputs(seed=2), []
     for step in range(3):
@@ -91,7 +91,7 @@ def test_it_sees_every_step_of_training_and_every_statistic():
         net(inputs(seed=step)).square().mean().backward()
         optimizer.step()
         scores.append(twin(x).detach())
-        assert torch.equal(scores[-1], evaluating(net)(x))
+        assert torch.equal(scores[-1], tied_eval_copy(net)(x))
     assert not torch.equal(scores[0], scores[1])
     net(10 + inputs(seed=9))  # statistics alone
     assert not torch.equal(twin(x), scores[-1])
@@ -99,18 +99,18 @@ def test_it_sees_every_step_of_training_and_every_statistic():
 
 def test_gradients_reach_the_parameters_of_the_network():
     net = a_net()
-    evaluating(net)(inputs()).sum().backward()
+    tied_eval_copy(net)(inputs()).sum().backward()
     assert all(one.grad is not None for one in net.body.parameters())
 
 
 def test_a_replaced_buffer_is_shared_anew_when_it_is_refreshed():
     """Some modules make their statistics anew instead of changing them in place."""
     net = a_net()
-    twin, x = evaluating(net), inputs()
+    twin, x = tied_eval_copy(net), inputs()
     net.body[1].running_mean = torch.full((6,), 3.0)
     net.head.free = torch.ones(8, dtype=torch.bool)
     assert twin.body[1].running_mean is not net.body[1].running_mean
-    refresh(twin, net)
+    retie(twin, net)
     for name, tensor in tensors(net).items():
         assert tensors(twin)[name] is tensor
     assert torch.equal(twin(x), net.eval()(x))

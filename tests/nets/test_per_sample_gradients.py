@@ -8,7 +8,7 @@ from torch.func import vmap
 
 from onepass.base.parts import Output
 from onepass.functional.losses import cross_entropy
-from onepass.nets import MLP, Classifier, Head, ResNet18, batch_gradients, build, evaluating
+from onepass.nets import MLP, Classifier, Head, ResNet18, build, gradients_per_batch, tied_eval_copy
 
 CLASSES = 5
 SEEN = torch.arange(8) < CLASSES
@@ -63,8 +63,8 @@ def one_by_one(model: Classifier, *of: Tensor) -> list[list[Tensor]]:
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", BODIES)
 def test_it_equals_a_loop_of_autograd(name, size):
-    model, given = evaluating(classifier(name)), batches(3, size)
-    found = batch_gradients(model, loss, *given)
+    model, given = tied_eval_copy(classifier(name)), batches(3, size)
+    found = gradients_per_batch(model, loss, *given)
     expected = one_by_one(model, *given)
     assert list(found) == [key for key, _ in model.named_parameters()]
     for index, gradients in enumerate(expected):
@@ -73,10 +73,10 @@ def test_it_equals_a_loop_of_autograd(name, size):
 
 
 def test_the_mean_over_single_samples_is_the_gradient_of_the_batch():
-    model, (x, y, _) = evaluating(classifier("convolutions")), batches(1, 6)
+    model, (x, y, _) = tied_eval_copy(classifier("convolutions")), batches(1, 6)
     ones = torch.ones(1, 6)
-    whole = batch_gradients(model, loss, x, y, ones)
-    single = batch_gradients(model, loss, *(part.transpose(0, 1) for part in (x, y, ones)))
+    whole = gradients_per_batch(model, loss, x, y, ones)
+    single = gradients_per_batch(model, loss, *(part.transpose(0, 1) for part in (x, y, ones)))
     for name, gradient in whole.items():
         assert torch.allclose(single[name].mean(dim=0), gradient[0], atol=1e-6)
 
@@ -85,7 +85,7 @@ def test_only_what_trains_has_a_gradient_and_nothing_changes():
     model, given = classifier("convolutions"), batches(2, 3)
     model.body.layers[0].weight.requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = batch_gradients(evaluating(model), loss, *given)
+    found = gradients_per_batch(tied_eval_copy(model), loss, *given)
     assert set(dict(model.named_parameters())) - set(found) == {"body.layers.0.weight"}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())

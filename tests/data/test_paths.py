@@ -19,7 +19,7 @@ from onepass.data.catalogue import CATALOGUE
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), [(name, place) for name in WRITERS for place in CATALOGUE[name].places]
+    ("name", "place"), [(name, place) for name in WRITERS for place in CATALOGUE[name].paths]
 )
 def test_a_dataset_is_found_at_every_place_of_the_catalogue(tmp_path, name, place):
     images = random_data(name)
@@ -29,7 +29,7 @@ def test_a_dataset_is_found_at_every_place_of_the_catalogue(tmp_path, name, plac
     assert data.name == name
 
 
-@pytest.mark.parametrize("place", CATALOGUE["tiny-imagenet"].places)
+@pytest.mark.parametrize("place", CATALOGUE["tiny-imagenet"].paths)
 def test_tiny_imagenet_is_found_at_every_place_of_the_catalogue(tmp_path, tiny_folder, place):
     if place.endswith(".zip"):
         formats.zipped(tiny_folder, tmp_path / place)
@@ -68,7 +68,7 @@ def test_a_missing_dataset_says_where_to_put_it_and_how_to_get_it(tmp_path, name
         name,
         name,
         tmp_path,
-        CATALOGUE[name].places[0],
+        CATALOGUE[name].paths[0],
         "ONEPASS_DATA",
         "onepass[hub]",
         f"onepass data cache {name} --download",
