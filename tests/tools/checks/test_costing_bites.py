@@ -224,7 +224,7 @@ class SaysNothingOfItsMemory(ER):
         return Modest(self.memory, shape, dtype, rng)
 
 
-@breaks("kept_bytes_are_declared", "as `memory` says, 80; found 160 places")
+@breaks("kept_bytes_are_declared", "room for `memory` samples, 80; found room for 160")
 class HoldsTwiceAsMuch(ER):
     def make_store(self, shape, dtype, rng):
         return Reservoir(2 * self.memory, shape, dtype, rng)

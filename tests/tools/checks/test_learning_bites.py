@@ -126,7 +126,7 @@ class OrdersByLabel(ER):
 @breaks("nobody_tells_the_future")
 class LooksAtItsCaller(ER):
     def learn(self, x, y):
-        if any(frame.function == "walk" for frame in inspect.stack()):
+        if any(frame.function == "learn_and_score" for frame in inspect.stack()):
             torch.rand(1, generator=self.trainer.rngs["draws"]) if self.steps else None
         return super().learn(x, y)
 
