@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resumed import coloured_stream, learn_range, small
 from sklearn.base import clone
-from stopping import coloured_stream, live, small
 from torch import nn
 
 import onepass
@@ -43,12 +43,12 @@ def same(one, other, x):
 def check_going_on(make, stream, stops, folder, **options):
     """Stopped after these steps and opened again each time, against never stopped."""
     whole, resumed, first = make(), make(), 0
-    live(whole, stream)
+    learn_range(whole, stream)
     for stop in stops:
         if stop:
-            live(resumed, stream, first, stop)
+            learn_range(resumed, stream, first, stop)
         resumed, first = reopened(resumed, folder, **options), stop
-    live(resumed, stream, first)
+    learn_range(resumed, stream, first)
     assert len(whole.seen) == 32
     assert type(resumed) is type(whole)
     assert same(whole, resumed, stream.dataset.test_x)
@@ -143,19 +143,19 @@ def test_a_learner_that_has_learned_nothing_can_be_saved(tmp_path, stream):
 
 def test_saving_changes_no_bit_of_the_learner(stream, tmp_path):
     one = small("gsa")
-    live(one, stream, 0, 6)
+    learn_range(one, stream, 0, 6)
     before = one.state_sha256()
     opened = reopened(one, tmp_path)
-    live(opened, stream, 6, 12)
+    learn_range(opened, stream, 6, 12)
     assert one.state_sha256() == before
     assert opened.state_sha256() != before
 
 
 def test_a_state_is_a_snapshot(stream):
     one = small("gsa")
-    live(one, stream, 0, 6)
+    learn_range(one, stream, 0, 6)
     state, before = one.state_dict(), one.state_sha256()
-    live(one, stream, 6)
+    learn_range(one, stream, 6)
     copy = small("gsa")
     copy.load_state_dict(state)
     assert copy.state_sha256() == before
@@ -163,7 +163,7 @@ def test_a_state_is_a_snapshot(stream):
 
 def test_a_state_is_refused_by_a_learner_that_has_learned(stream):
     one = small("er")
-    live(one, stream, 0, 2)
+    learn_range(one, stream, 0, 2)
     before = one.state_sha256()
     with pytest.raises(CheckpointError, match="new"):
         one.load_state_dict(one.state_dict())
@@ -179,8 +179,8 @@ def test_opening_and_learning_leave_the_global_generators_alone(stream, tmp_path
     one = small("gsa")
     np.random.seed(0)
     before, numpys = torch.get_rng_state(), np.random.get_state()[1].copy()
-    live(one, stream, 0, 6)
-    live(reopened(one, tmp_path), stream, 6, 12)
+    learn_range(one, stream, 0, 6)
+    learn_range(reopened(one, tmp_path), stream, 6, 12)
     assert torch.equal(before, torch.get_rng_state())
     assert np.array_equal(numpys, np.random.get_state()[1])
 
@@ -196,7 +196,7 @@ def test_a_network_of_ones_own_goes_on_when_it_is_given_again(stream, tmp_path):
 def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
     one = small("er", net=Own())
     if steps:
-        live(one, stream, 0, steps)
+        learn_range(one, stream, 0, steps)
     with pytest.raises(CheckpointError, match="net="):
         reopened(one, tmp_path)
 
@@ -204,7 +204,7 @@ def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
 @pytest.mark.parametrize("net", [Own(channels=5), nn.Flatten()], ids=["wider", "another"])
 def test_another_network_does_not_fit(net, stream, tmp_path):
     one = small("er", net=Own())
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     with pytest.raises(CheckpointError, match=r"learner\.pt does not fit the network that was"):
         reopened(one, tmp_path, net=net)
 
@@ -215,13 +215,13 @@ def test_another_network_does_not_fit(net, stream, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_clone_has_the_settings_and_has_learned_nothing(method, stream):
     one = small(method, lr=0.01)
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     copy = clone(one)
     assert type(copy) is type(one)
     assert copy.get_params() == one.get_params()
     assert copy.steps == 0
     assert copy.classes == []
-    live(copy, stream, 0, 3)
+    learn_range(copy, stream, 0, 3)
     assert same(one, copy, stream.dataset.test_x)
 
 

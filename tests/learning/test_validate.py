@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from stopping import coloured_stream, live, small
+from resumed import coloured_stream, learn_range, small
 
 import onepass
 from onepass import CheckpointError
@@ -21,7 +21,7 @@ def stream():
 @cache
 def some_learner(stream):
     one = small("er")
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     return one
 
 
@@ -124,7 +124,7 @@ def test_an_entry_that_cannot_be_is_named_and_nothing_is_opened(
 
 def test_a_balanced_memory_that_counts_otherwise_is_refused(stream, tmp_path):
     one = small("gdumb")
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     content = checkpoint.checkpoint_content(one)
     content["state"]["parts"]["store"]["held"][0] += 1
     checkpoint.write_checkpoint(tmp_path / "odd.pt", content)

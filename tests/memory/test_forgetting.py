@@ -1,7 +1,7 @@
 """Samples that are taken out of a memory: what is left of them, and what comes in their place."""
 
 import torch
-from memories import generator, held, numbers, reservoir
+from stores import generator, held, numbers, reservoir
 
 from onepass.memory import BalancedMemory, HeldOutSet, Reservoir
 

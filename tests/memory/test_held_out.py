@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, evenly, generator, held, numbers, reservoir
+from stores import PROPERTY, generator, held, numbers, p_even, reservoir
 
 from onepass.base.errors import CheckpointError
 from onepass.memory import FilteredReservoir, HeldOutSet
@@ -54,7 +54,7 @@ def test_of_those_that_take_part_each_is_held_as_often_and_of_the_others_none():
             store.add(*numbers(first, first + 5), accept=part)
         counts.update(held(store))
     assert sorted(counts) == [0, 2, 3, 5, 7, 8, 10, 12, 13]
-    assert evenly(list(counts.values())) > 1e-3
+    assert p_even(list(counts.values())) > 1e-3
 
 
 # ---- what is held out
