@@ -29,7 +29,7 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -212,7 +212,7 @@ def _ticks_of_batches(
             listener.scored(tick)
         yield tick
     works = False
-    if learner.book.told:  # tasks that are told end as those of a Stream do
+    if learner.class_index.told:  # tasks that are told end as those of a Stream do
         with clock.training:
             works = learner.end_task()
     if works or not isinstance(tick, Point):
@@ -272,7 +272,7 @@ def _score(
     loss: float,
     boundary: bool,
 ) -> Point:
-    expect_finite(learner)
+    expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}

@@ -104,7 +104,7 @@ class TestBatches:
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
     """The place of each label in `learner.classes`; -1 of one that it has not seen."""
-    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
+    row_of, labels = learner.class_index.row_of, inputs.as_labels(y, count)
     return torch.tensor([row_of.get(label, -1) for label in labels])
 
 

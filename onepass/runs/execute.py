@@ -198,14 +198,16 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Ru
     if saved is None:
         return learner, None
     content, progress = saved
-    wanted = checkpoints.content(learner)
+    wanted = checkpoints.checkpoint_content(learner)
     for name in ("method", "settings"):
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
                 f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}"
             )
-    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+    return checkpoints.learner_from_content(
+        content, str(folder.checkpoint_file), device=job.device
+    ), progress
 
 
 def _expect_all_points(

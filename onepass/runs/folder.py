@@ -207,7 +207,7 @@ class RunFolder:
         for key in lines:
             self.ensure_lines(key, lines[key])
         files = {key: _length_and_digest(_as_text(lines[key]).encode()) for key in lines}
-        file.write(self.checkpoint_file, {**content, "files": files})
+        file.write_checkpoint(self.checkpoint_file, {**content, "files": files})
 
     def load_checkpoint(self) -> tuple[dict[str, Any], RunProgress] | None:
         """Returns the content of the last whole checkpoint, and how far the run had come by then;
@@ -216,7 +216,7 @@ class RunFolder:
 
         if not _file_exists(self.checkpoint_file):
             return None
-        content = file.read(self.checkpoint_file)
+        content = file.read_checkpoint(self.checkpoint_file)
         if "lines" in content:
             raise CheckpointError(
                 f"{self.checkpoint_file} was written by an earlier version of onepass, "

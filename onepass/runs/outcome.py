@@ -22,7 +22,7 @@ def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
     """Returns the result of a run that has come to its end."""
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -31,7 +31,7 @@ def make_result(
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return Result(
         identity=job.identity,
         method=job.method,

@@ -79,12 +79,12 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
 
 
 def _images_per_sample(job: Job) -> float:
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
 
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = construct(registry.get(job.method).learner, **memory, **job.chosen_settings())
     batch = int(job.chosen_stream().get("batch", Job.batch))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return (images.trained + SCORED * images.scored) / batch
 
 

@@ -145,7 +145,7 @@ def learned(net, steps=3, classes=2):
 def test_a_learners_evaluator_is_its_network_as_it_is_now(make):
     learner = learned(make())
     for seed in range(3):
-        evaluator = learner.trainer.evaluator
+        evaluator = learner.trainer.eval_model
         assert not any(modes(evaluator))
         assert all(modes(learner.model))
         for name, tensor in tensors(learner.model).items():
@@ -167,9 +167,9 @@ def test_scores_come_from_a_buffer_that_was_replaced():
 def test_after_the_head_has_grown_the_evaluator_has_the_new_rows():
     learner = learned(a_net().body)
     learner.learn(inputs(20), list(range(20)))
-    assert learner.trainer.evaluator.head.capacity == 32
+    assert learner.trainer.eval_model.head.capacity == 32
     for name, tensor in tensors(learner.model).items():
-        assert tensors(learner.trainer.evaluator)[name] is tensor
+        assert tensors(learner.trainer.eval_model)[name] is tensor
     assert learner.scores(inputs()).shape == (7, 20)
 
 
@@ -211,5 +211,5 @@ def test_statistics_in_plain_attributes_are_those_of_training():
     for _ in range(50):
         learner.learn(50 + torch.randn(4, 6), [0, 1, 0, 1])
     learner.predict(torch.randn(2, 6))
-    assert torch.equal(learner.trainer.evaluator.body.mean, learner.model.body.mean)
+    assert torch.equal(learner.trainer.eval_model.body.mean, learner.model.body.mean)
     assert learner.model.body.mean.mean() > 45

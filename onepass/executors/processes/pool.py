@@ -51,7 +51,7 @@ class Processes:
         GPU would take memory there for as long as this process lives."""
         stream, learner = job.make(self.resources.dataset(job))
         if not learner.traits.capturable:
-            execution.make(learner.engine, False, devices.resolve_device(job.device), ())
+            execution.make_engine(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
