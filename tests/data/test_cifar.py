@@ -165,7 +165,7 @@ def test_a_cifar_file_cannot_grow_without_end(tmp_path):
 def test_a_truncated_cifar_file_is_named(cifar_file, tmp_path):
     name, path = cifar_file
     cut(path)
-    refused(name, path, "not a whole CIFAR file", root=tmp_path)
+    refused(name, path, "is damaged, or not a CIFAR file", root=tmp_path)
 
 
 def test_an_empty_cifar_file_is_named(cifar_file, tmp_path):
@@ -246,7 +246,7 @@ def test_two_cifar_classes_of_one_name_are_refused(tmp_path, name, meta):
         "cat" if place in (3, 7) else str(place) for place in range(len(CATALOGUE[name].train))
     ]
     folder = WRITERS[name][0](tmp_path / name, example(name), names)
-    refused(name, folder / meta, "one name", root=tmp_path)
+    refused(name, folder / meta, "same name", root=tmp_path)
 
 
 def test_cifar_with_another_number_of_classes_is_refused(tmp_path):

@@ -251,7 +251,7 @@ def test_a_published_dataset_in_folders_that_lacks_a_class_is_refused(tmp_path):
 def test_two_classes_of_one_name_are_refused(tmp_path, other):
     own(tmp_path / "mine")
     shutil.copytree(tmp_path / "mine" / "train" / "ant", tmp_path / "mine" / "train" / other)
-    refused(tmp_path / "mine", tmp_path / "mine" / "train", "one name", repr(other))
+    refused(tmp_path / "mine", tmp_path / "mine" / "train", "same name", repr(other))
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -260,7 +260,7 @@ def test_a_corrupt_png_is_named(tmp_path, part, place):
     own(tmp_path / "mine", shape=(3, 30, 30))
     path = sorted((tmp_path / "mine" / part).rglob("*.png"))[place]
     cut(path)
-    refused(tmp_path / "mine", path, "whole")
+    refused(tmp_path / "mine", path, "damaged")
 
 
 @pytest.mark.parametrize("content", [b"<html>not found</html>", b""])
@@ -269,7 +269,7 @@ def test_a_png_that_is_none_is_named(tmp_path, content, place):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
     path.write_bytes(content)
-    refused(tmp_path / "mine", path, "whole")
+    refused(tmp_path / "mine", path, "damaged")
 
 
 @pytest.mark.parametrize("place", [0, 5])
@@ -291,7 +291,7 @@ def test_no_other_format_is_tried_whatever_its_name(tmp_path, form, place, monke
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
     path.write_bytes(formats.encoded(np.zeros((3, 6, 5), np.uint8), form))
-    refused(tmp_path / "mine", path, "of no known kind")
+    refused(tmp_path / "mine", path, "its format is unknown")
 
 
 def a_folder(path):

@@ -190,7 +190,7 @@ def test_a_repository_of_other_columns_is_named(library, tmp_path, columns):
 def test_a_damaged_image_is_named_with_its_repository(library, tmp_path, part):
     damaged = ([*GOOD[0][:2], GOOD[0][2][:40]], GOOD[1])
     parts = {"train": GOOD, "test": GOOD, part: damaged}
-    refused(write(library, tmp_path / "hub", parts, "ab"), "2", "whole")
+    refused(write(library, tmp_path / "hub", parts, "ab"), "2", "damaged")
 
 
 def test_an_image_of_another_size_is_named_with_its_repository(library, tmp_path):

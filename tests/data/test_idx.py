@@ -86,13 +86,13 @@ def test_a_gz_file_is_not_unpacked_beyond_what_it_announces(tmp_path):
     folder = formats.write_idx(tmp_path / "mnist", example("mnist"), packed=True)
     path = folder / f"{MNIST_FILES[0]}.gz"
     path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**24)) * 64)  # a gigabyte in one MB
-    in_child(lambda: with_little_memory(lambda: refused("mnist", path, "longer", root=tmp_path)))
+    in_child(lambda: with_little_memory(lambda: refused("mnist", path, "too long", root=tmp_path)))
 
 
 def test_more_bytes_than_anybody_has_are_refused(tmp_path):
     path = formats.write_idx(tmp_path / "mnist", example("mnist")) / MNIST_FILES[0]
     path.write_bytes(bytes([0, 0, 8, 3]) + b"\xff" * 12)
-    refused("mnist", path, "sizes that cannot be", root=tmp_path)
+    refused("mnist", path, "impossible sizes", root=tmp_path)
 
 
 def test_idx_files_are_read_below_a_folder_whose_name_is_not_utf_8(tmp_path):

@@ -127,10 +127,14 @@ def test_whoever_makes_the_batches_may_say_where_a_task_begins(data):
     [
         ([], ([[0.0]], [0]), "the stream has no batch"),
         ([(1, 2, 3)], ([[0.0]], [0]), "a pair .* not a tuple of 3"),
-        ([{"pixels": 1, "label": 2}], ([[0.0]], [0]), r"columns \['label', 'pixels'\], none of im"),
-        ([{"x": [0.0], "y": 2}], ([[0.0]], [0]), "for each sample, and here it is 2"),
+        (
+            [{"pixels": 1, "label": 2}],
+            ([[0.0]], [0]),
+            r"one of the columns .*; it has \['label', 'pixels'\]",
+        ),
+        ([{"x": [0.0], "y": 2}], ([[0.0]], [0]), "for each sample of a batch, but it is 2"),
         ([([[0.0]], [0])], None, "no test set: give test="),
-        ([([[0.0]], [0])], iter([]), "a generator only once"),
+        ([([[0.0]], [0])], iter([]), "can be read only once"),
         ([([[0.0]], [0])], 7, "test must be .* not a int"),
         (7, ([[0.0]], [0]), "a learner, then a stream or batches"),
         ([([[0.0]], [0])], SINGLE, r"test must be .* TensorDataset \(a DataLoader makes batches"),

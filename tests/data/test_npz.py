@@ -255,7 +255,7 @@ def test_a_foreign_member_of_an_npz_is_refused_with_its_file(tmp_path, kind):
 
 def test_an_npz_that_unpacks_to_more_than_the_memory_is_refused_unread(tmp_path):
     path = with_member(tmp_path / "mine.npz", "train_x", b"much", claimed=2**45)
-    refused(path, path, "memory")
+    refused(path, path, "of RAM")
 
 
 def test_an_npz_is_read_where_nobody_can_ask_for_the_size_of_memory(tmp_path, monkeypatch):
@@ -264,12 +264,12 @@ def test_an_npz_is_read_where_nobody_can_ask_for_the_size_of_memory(tmp_path, mo
     whole = onepass.load(write_npz(tmp_path / "mine.npz", **mine(np.eye(8))))
     assert (len(whole.train_y), len(whole.test_y)) == (8, 4)
     packed = with_member(tmp_path / "packed.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
-    refused(packed, packed, "packed")
+    refused(packed, packed, "compressed")
 
 
 def test_an_npz_that_can_only_be_unpacked_at_once_is_refused(tmp_path):
     path = with_member(tmp_path / "mine.npz", "train_x", bytes(10**6), zipfile.ZIP_BZIP2)
-    refused(path, path, "packed")
+    refused(path, path, "compressed")
 
 
 def test_a_pipe_is_no_npz_and_nobody_waits_for_it(tmp_path):

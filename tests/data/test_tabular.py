@@ -61,13 +61,13 @@ def test_numbers_are_classes_in_the_order_of_numbers(tmp_path):
     ("change", "asked", "said"),
     [
         ({"city": "Bonn", "day": "2026-01-02"}, {}, r"'city' \(string\), 'day' \(date32\[day\]\)"),
-        ({"petals": [None, *range(ROWS - 1)]}, {}, "column 'petals' is empty in 1 rows"),
+        ({"petals": [None, *range(ROWS - 1)]}, {}, "column 'petals' has no value in 1 rows"),
         ({"species": [None, *["rose"] * (ROWS - 1)]}, {}, "1 rows have no label"),
-        ({"species": 0.5}, {}, "labels are text or whole numbers, not double"),
-        ({}, {"label": None}, "say which column is the label .* length, species, petals, wild"),
+        ({"species": 0.5}, {}, "labels must be text or whole numbers, not double"),
+        ({}, {"label": None}, "name the column of the label .* length, species, petals, wild"),
         ({}, {"label": "name"}, "no column 'name'; it has length"),
-        ({}, {"test_fraction": None}, "needs rows to test on"),
-        ({}, {"test": "other.csv"}, "one of the two"),
+        ({}, {"test_fraction": None}, "needs test rows"),
+        ({}, {"test": "other.csv"}, "give either another file"),
         ({}, {"image_size": 8}, "image_size is for images"),
         ({}, {"test_fraction": None, "test": "other.npz"}, "test must be a .csv or .parquet"),
     ],
@@ -88,7 +88,7 @@ def test_a_file_that_is_not_there_is_told_before_what_else_is_missing(tmp_path):
     ("change", "said"),
     [
         ({"petals": None}, "other.csv has no column 'petals', which the training file has"),
-        ({"species": "tulip"}, "the label 'tulip' is none of"),
+        ({"species": "tulip"}, "has the label 'tulip', which .* lacks"),
     ],
 )
 def test_a_test_file_has_the_columns_and_the_classes_of_the_other(change, said, tmp_path):
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_table_is_one_line(content, suffix, tmp_path):
 def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
     path = written(FLOWERS, tmp_path / "flowers.csv")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"read by pyarrow: pip install 'onepass\[parquet\]'"):
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'onepass\[parquet\]'"):
         onepass.load(path, label="species", test_fraction=0.5)
 
 
@@ -124,6 +124,6 @@ def test_a_table_is_run_by_its_name_and_other_files_are_told_what_is_read(tmp_pa
     assert record["dataset"] == "flowers"
     (tmp_path / "flowers.tsv").write_text("a\tb\n")
     for spelled in ("flowers.tsv", "./flowers.tsv"):
-        assert ".npz, .csv and .parquet are" in refused("run", "er", "--dataset", spelled)
+        assert ".npz, .csv or .parquet file" in refused("run", "er", "--dataset", spelled)
     assert "label is for your own files" in refused("run", "er", "--label", "a")
     assert "label is for a .csv" in refused("run", "er", "--label", "a", "--dataset", "./x.npz")

@@ -113,9 +113,9 @@ def test_missing_annotations_are_named(broken_tiny):
 def test_a_corrupt_jpeg_is_named(broken_tiny, part):
     path = sorted((broken_tiny / part).rglob("*.JPEG"))[2]
     cut(path)
-    refused("tiny-imagenet", path.relative_to(broken_tiny), "whole", root=broken_tiny.parent)
+    refused("tiny-imagenet", path.relative_to(broken_tiny), "damaged", root=broken_tiny.parent)
     zipped = formats.zipped(broken_tiny, broken_tiny.parent / "packed" / "tiny-imagenet-200.zip")
-    refused("tiny-imagenet", path.relative_to(broken_tiny), "whole", root=zipped.parent)
+    refused("tiny-imagenet", path.relative_to(broken_tiny), "damaged", root=zipped.parent)
 
 
 def test_a_jpeg_of_another_size_is_named(broken_tiny):
@@ -175,7 +175,7 @@ def test_a_zip_that_unpacks_to_far_too_much_is_named(tmp_path, tiny_folder):
 def test_a_zip_that_can_only_be_unpacked_at_once_is_named(tmp_path, tiny_folder):
     path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
     with_member(path, "wnids.txt", bytes(100), zipfile.ZIP_BZIP2)
-    refused("tiny-imagenet", path, "wnids.txt", "packed", root=tmp_path)
+    refused("tiny-imagenet", path, "wnids.txt", "compressed", root=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["wnids.txt", "val/val_annotations.txt"])
