@@ -23,8 +23,8 @@ from onepass.evaluation.loop import evaluate
 from onepass.evaluation.probes import BalanceProbe
 from onepass.gsa_paper.claims import imbalance
 from onepass.learning.learner import Learner
-from onepass.runs.environment import surroundings
-from onepass.runs.resources import Supplies
+from onepass.runs.environment import describe_environment
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     settings = dict(word.split("=", 1) for word in given.pop("set"))
     job = Job(**given, settings=settings, device="cpu")
-    stream, learner = job.make(Supplies().dataset(job))
+    stream, learner = job.make(RunResources().dataset(job))
     own, plain = OwnGradients(), BalanceProbe()
     own.watch(learner)
     with threads_and_determinism(job.threads, job.deterministic):
@@ -78,7 +78,9 @@ def main() -> None:
     rates = {"softmax": list(by_softmax.values()), "own": own.rates(len(by_softmax))}
     far = {name: imbalance(values) for name, values in rates.items()}
     found = {"accuracy": last.accuracy, "a_pn": rates, "imbalance": far}
-    print(json.dumps({**given, "settings": settings, **found, **surroundings()}), flush=True)
+    print(
+        json.dumps({**given, "settings": settings, **found, **describe_environment()}), flush=True
+    )
 
 
 if __name__ == "__main__":

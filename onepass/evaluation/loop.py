@@ -24,16 +24,16 @@ from onepass.evaluation.points import BEGINNING, Point, Tick
 from onepass.evaluation.scoring import (
     TestBatches,
     TestSet,
-    check_prequential,
-    first_scorable,
+    expect_untrained_scores,
+    first_scorable_step,
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
-NOBODY = Listener()
+NO_LISTENER = Listener()
 
 
 def evaluate(
@@ -79,18 +79,20 @@ def evaluate(
     if isinstance(stream, Stream):
         if test is not None:
             raise InputError("a Stream has a test set of its own: test is for batches of yours")
-        make_ready(learner, stream)
+        prepare_for_stream(learner, stream)
         audience.started(Run(learner, stream))
-        ticks = walk(learner, stream, every=every, prequential=prequential, listener=audience)
+        ticks = learn_and_score(
+            learner, stream, every=every, prequential=prequential, listener=audience
+        )
     else:
-        ticks = _walk_batches(learner, stream, test, every, prequential, audience)
+        ticks = _ticks_of_batches(learner, stream, test, every, prequential, audience)
     for tick in ticks:
         if isinstance(tick, Point):
             yield tick
     audience.finished(None)
 
 
-def make_ready(learner: Learner, stream: Stream) -> None:
+def prepare_for_stream(learner: Learner, stream: Stream) -> None:
     """Prepares a learner for a stream's samples, unless it is prepared already."""
     if not isinstance(learner, Learner) or not isinstance(stream, Stream):
         given = f"a {type(learner).__name__} and a {type(stream).__name__}"
@@ -99,38 +101,38 @@ def make_ready(learner: Learner, stream: Stream) -> None:
         raise InputError("this learner's labels are text, and those of a stream are numbers")
     if not learner._prepared:
         first, _ = stream.batch(0)
-        with naming_large_settings(_numbers(learner, stream)):
+        with naming_large_settings(_size_factors(learner, stream)):
             learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
-def _numbers(learner: Learner, stream: Stream) -> dict[str, object]:
+def _size_factors(learner: Learner, stream: Stream) -> dict[str, object]:
     """What decides how much memory is needed."""
     first, _ = stream.batch(0)
     return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
 
 
-def walk(
+def learn_and_score(
     learner: Learner,
     stream: Stream,
     *,
     every: int | None = None,
     prequential: bool = False,
     start: Tick = BEGINNING,
-    listener: Listener = NOBODY,
+    listener: Listener = NO_LISTENER,
 ) -> Iterator[Tick]:
     """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
     is told of steps, points and tasks; of start and end it has to be told by the caller."""
-    make_ready(learner, stream)
+    prepare_for_stream(learner, stream)
     if prequential:
-        check_prequential(learner)
-    if every is not None and every < (least := first_scorable(stream)):
+        expect_untrained_scores(learner)
+    if every is not None and every < (least := first_scorable_step(stream)):
         lacking = "" if least == 1 else ": no class that came before has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
-    with naming_large_settings(_numbers(learner, stream)):
-        yield from _walk(learner, stream, every, prequential, start, listener)
+    with naming_large_settings(_size_factors(learner, stream)):
+        yield from _ticks_of_stream(learner, stream, every, prequential, start, listener)
 
 
-def _walk(
+def _ticks_of_stream(
     learner: Learner,
     stream: Stream,
     every: int | None,
@@ -147,7 +149,7 @@ def _walk(
             x, y = stream.batch(index)
         if prequential:
             with clock.scoring:
-                hits += _right(learner, x, y) if learner.steps else 0
+                hits += _count_correct(learner, x, y) if learner.steps else 0
             tried += len(y)
         done, boundary = index + 1, stream.ends_task(index)
         due = is_scored(learner, stream, every, done)
@@ -164,14 +166,14 @@ def _walk(
                 loss = float(step.loss)  # waits for the device, so that its time counts here
         tick = Tick(done, stream.task_of(index), hits=hits, tried=tried, **clock.read())
         if due:
-            tick = _scored(tick, learner, test, clock, loss, boundary)
+            tick = _score(tick, learner, test, clock, loss, boundary)
             listener.scored(tick)
         if boundary:
             listener.task_ended(tick.task)
         yield tick
 
 
-def _walk_batches(
+def _ticks_of_batches(
     learner: Learner,
     batches: Iterable[Any],
     test: Test | None,
@@ -180,7 +182,7 @@ def _walk_batches(
     listener: Listener,
 ) -> Iterator[Tick]:
     """As `_walk`, where the end is known when it has come."""
-    _check_asked(learner, batches, test, every, prequential)
+    _expect_scorable_batches(learner, batches, test, every, prequential)
     held = TestBatches(() if test is None else test)
     upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
@@ -192,7 +194,7 @@ def _walk_batches(
     clock, tick, task = _Clock(BEGINNING, learner), BEGINNING, learner.task
     for x, y in chain([first], upcoming):
         if prequential:
-            tick = _predicted_first(tick, learner, x, y, clock)
+            tick = _predict_first(tick, learner, x, y, clock)
         with clock.training:
             step = learner.learn(x, y)
             if learner.task != task and tick.step:  # which nobody knew when its last batch came
@@ -206,21 +208,21 @@ def _walk_batches(
                 float(step.loss)  # waits for the device, so that its time counts here
         tick = Tick(done, learner.task, hits=tick.hits, tried=tick.tried, **clock.read())
         if due:
-            tick = _scored(tick, learner, held, clock, float(step.loss), False)
+            tick = _score(tick, learner, held, clock, float(step.loss), False)
             listener.scored(tick)
         yield tick
     works = False
-    if learner.book.told:  # tasks that are told end as those of a Stream do
+    if learner.class_index.told:  # tasks that are told end as those of a Stream do
         with clock.training:
             works = learner.end_task()
     if works or not isinstance(tick, Point):
-        tick = _scored(tick, learner, held, clock, float(step.loss), False)
+        tick = _score(tick, learner, held, clock, float(step.loss), False)
         listener.scored(tick)
         yield tick
     listener.task_ended(task)
 
 
-def _check_asked(
+def _expect_scorable_batches(
     learner: Learner,
     batches: Iterable[Any],
     test: Test | None,
@@ -235,12 +237,12 @@ def _check_asked(
     if test is None and not prequential:
         raise InputError("batches have no test set: give test=(x, y), or prequential=True")
     if prequential:
-        check_prequential(learner)
+        expect_untrained_scores(learner)
     if every is not None and every < 1:
         raise InputError(f"every must be at least 1, not {every}")
 
 
-def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
+def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
     """Counts what is predicted rightly before it is learned."""
     samples = inputs.as_samples(x)
     truth = rows_of(learner, y, len(samples))
@@ -249,7 +251,7 @@ def _predicted_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock
     return Tick(tick.step, tick.task, tick.seconds, tick.hits + hits, tick.tried + len(truth))
 
 
-def _right(learner: Learner, x: Tensor, y: Tensor) -> int:
+def _count_correct(learner: Learner, x: Tensor, y: Tensor) -> int:
     return int((torch.as_tensor(learner.predict(x)).cpu() == y).sum())
 
 
@@ -262,7 +264,7 @@ def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) ->
     return stream.ends_task(done - 1) and (at_task_ends or done == len(stream))
 
 
-def _scored(
+def _score(
     tick: Tick,
     learner: Learner,
     test: TestSet | TestBatches,
@@ -270,7 +272,7 @@ def _scored(
     loss: float,
     boundary: bool,
 ) -> Point:
-    expect_finite(learner)
+    expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}

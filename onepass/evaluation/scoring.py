@@ -14,7 +14,7 @@ from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
 
-def check_prequential(learner: Learner | type[Learner]) -> None:
+def expect_untrained_scores(learner: Learner | type[Learner]) -> None:
     """Raises an InputError for a method that would train anew before each batch."""
     if learner.traits.trains_to_score:
         raise InputError(
@@ -23,7 +23,7 @@ def check_prequential(learner: Learner | type[Learner]) -> None:
         )
 
 
-def first_scorable(stream: Stream) -> int:
+def first_scorable_step(stream: Stream) -> int:
     """After how many batches there is something to score."""
     tested = set(stream.dataset.test_y.tolist())
     steps = range(len(stream))
@@ -104,7 +104,7 @@ class TestBatches:
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
     """The place of each label in `learner.classes`; -1 of one that it has not seen."""
-    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
+    row_of, labels = learner.class_index.row_of, inputs.as_labels(y, count)
     return torch.tensor([row_of.get(label, -1) for label in labels])
 
 

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from onepass.executors.queue import InOrder as InOrder
     from onepass.executors.queue import Queue as Queue
     from onepass.executors.select import AtOnce as AtOnce
-    from onepass.executors.select import choose as choose
+    from onepass.executors.select import choose_executor as choose_executor
 
 __getattr__, __all__ = attach(__name__)

@@ -20,16 +20,16 @@ from onepass.runs.spec import CheckpointEvery, Job
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Listener
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
 Watch = Callable[[int, Progress], None]
-Failed = Callable[[int, Exception], None]
+OnFailure = Callable[[int, Exception], None]
 Outcome = tuple[int, Result | Exception]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How each job is run; see `onepass.runs.execute.run`."""
+    """How each job is run; see `onepass.runs.execute.run_job`."""
 
     out: Path
     resume: bool = False
@@ -44,17 +44,17 @@ class RunOptions:
     def is_finished(self, job: Job) -> bool:
         return self.resume and RunFolder.of(job, self.out).result_file.exists()
 
-    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
-        from onepass.runs.execute import run
+    def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
+        from onepass.runs.execute import run_job
 
-        return run(
+        return run_job(
             job,
             self.out,
             resume=self.resume,
             anyway=self.anyway,
             checkpoint=self.checkpoint,
             listeners=[listener],
-            supplies=supplies,
+            resources=resources,
         )
 
 
@@ -85,7 +85,7 @@ def execute_all(
     watch: Watch = lambda index, progress: None,
     *,
     queue: Queue | None = None,
-    failed: Failed = lambda index, problem: None,
+    failed: OnFailure = lambda index, problem: None,
     fail_fast: bool = False,
 ) -> Iterator[tuple[int, Result]]:
     """Runs jobs in their folders, and yields each one's number and result as it ends. `queue` says
@@ -96,7 +96,7 @@ def execute_all(
     when all have ended. With `fail_fast` it ends them.
     """
     for job in jobs:
-        probes.check(job.probes)
+        probes.expect_probes(job.probes)
         if not options.resume:
             RunFolder.of(job, options.out).refuse_existing()
         if job.seed == jobs[0].seed and not options.is_finished(
@@ -108,7 +108,7 @@ def execute_all(
 
 
 def _results(
-    outcomes: Generator[Outcome, None, None], failed: Failed, fail_fast: bool
+    outcomes: Generator[Outcome, None, None], failed: OnFailure, fail_fast: bool
 ) -> Iterator[tuple[int, Result]]:
     failures: list[Exception] = []
     with closing(outcomes):

@@ -15,7 +15,7 @@ from onepass.runs.spec import Job
 
 FailureKind = Literal["memory", "input", "training", "bug", "killed"]
 NO_MEMORY = (TooLargeError, MemoryError, torch.OutOfMemoryError)
-MENDABLE = (OnepassError, OSError)  # by the user
+USER_ERRORS = (OnepassError, OSError)  # by the user
 log = logging.getLogger("onepass")
 
 
@@ -36,15 +36,15 @@ def failure_kind(problem: Exception) -> FailureKind:
     """
     if isinstance(problem, NO_MEMORY):
         return "memory"
-    if isinstance(problem, MENDABLE):
+    if isinstance(problem, USER_ERRORS):
         return "input"
     return "training" if isinstance(problem, TrainingError) else "bug"
 
 
-def in_a_line(problem: Exception) -> str:
+def name_and_message(problem: Exception) -> str:
     """With its name: of an error that nobody expected the words alone may say nothing.
 
-    >>> in_a_line(KeyError("lr"))
+    >>> name_and_message(KeyError("lr"))
     "KeyError: 'lr'"
     """
     return shortened(f"{type(problem).__name__}: {problem}")
@@ -63,22 +63,24 @@ class Retries:
         self.tried: set[str] = set()
         self.alone: set[str] = set()
 
-    def options_for(self, job: Job) -> RunOptions:
+    def run_options(self, job: Job) -> RunOptions:
         return replace(self.options, resume=True) if job.folder_name in self.tried else self.options
 
-    def must_be_alone(self, job: Job) -> bool:
+    def runs_alone(self, job: Job) -> bool:
         return job.folder_name in self.alone
 
-    def again(self, job: Job, kind: FailureKind, why: str, *, crowded: bool = False) -> bool:
-        """Whether a run that has failed is to be tried again. `crowded`: there were others beside
-        it, and they may have left it too little memory."""
+    def should_retry(
+        self, job: Job, kind: FailureKind, why: str, *, had_neighbours: bool = False
+    ) -> bool:
+        """Returns whether to run a failed job again. `had_neighbours`: other runs shared its RAM or
+        GPU, so they may have left it too little."""
         name = job.folder_name
-        hopeful = crowded if kind == "memory" else kind in ("bug", "killed")
+        hopeful = had_neighbours if kind == "memory" else kind in ("bug", "killed")
         if name in self.tried or not hopeful:
             return False
         self.tried.add(name)
-        if crowded:
+        if had_neighbours:
             self.alone.add(name)
-        when = ", when no other is running" if crowded else ""
+        when = ", when no other is running" if had_neighbours else ""
         log.warning("%s: %s; it is tried once more%s", name, why, when)
         return True

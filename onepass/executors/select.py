@@ -19,17 +19,19 @@ RUNS_ON_A_GPU = 8
 AtOnce = int | Literal["auto"]  # auto: as many as are fast
 
 
-def choose(jobs: Sequence[Job], at_once: AtOnce = 1, *, isolated: bool = False) -> Executor:
+def choose_executor(
+    jobs: Sequence[Job], at_once: AtOnce = 1, *, isolated: bool = False
+) -> Executor:
     """Returns what runs these jobs, so many at a time. `isolated`: each run is in a process of its
     own even if they come one after another, so that one that is killed takes no other with it."""
     expect_type("jobs", at_once, AtOnce)
     if at_once != "auto" and at_once < 1:
         raise InputError(f"jobs must be at least 1 at a time, not {at_once}")
-    count = fitting(at_once, jobs)
+    count = runs_at_once(at_once, jobs)
     return Processes(count) if isolated or count > 1 else Serial()
 
 
-def fitting(wanted: AtOnce, jobs: Sequence[Job]) -> int:
+def runs_at_once(wanted: AtOnce, jobs: Sequence[Job]) -> int:
     """Returns how many jobs to run at once: as many as wanted, or as are fast, but never more than
     there are cores for their threads."""
     first = jobs[0]

@@ -20,7 +20,7 @@ LETTER = 7  # pixels, as wide as any of the usual font
 LONGEST_NAME = 30  # letters
 
 
-def draw(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
+def draw_sheet(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
     """A line of images (n, c, h, w) for each name, no more than 40, as a .png file."""
     expect_suffix(output, "a sheet", ".png")
     shown = [(_short(printable(name)), images[:MOST]) for name, images in lines]
@@ -40,7 +40,7 @@ def draw(lines: Sequence[tuple[str, Tensor]], output: Path) -> None:
     write_atomically(output, lambda file: sheet.save(file, "png"))
 
 
-def eight_bits(images: Tensor) -> Tensor:
+def to_uint8(images: Tensor) -> Tensor:
     """Float images as uint8: those between 0 and 1 as they are, others from their lowest value to
     their highest."""
     if images.dtype == torch.uint8 or not len(images):

@@ -20,11 +20,11 @@ NAMES = {
 }
 STREAM = "stream tasks batch boundaries"
 # Which of them say what was asked and where, and not what came out.
-ASKED = ("run", "stream", "settings", "machine")
+COMPARED_SECTIONS = ("run", "stream", "settings", "machine")
 # What is another one in any two runs, or follows from the rest.
-BESIDE = frozenset(["identity", "started", "dirty", "samples", "classes"])
-ASKED_OF_THE_RUN = frozenset(["seed", "device", "memory"])  # which passes them on
-COMPARED = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_second")
+NOT_COMPARED = frozenset(["identity", "started", "dirty", "samples", "classes"])
+PASSED_BY_THE_JOB = frozenset(["seed", "device", "memory"])  # which passes them on
+OUTCOMES = ("accuracy", "anytime_accuracy", "forgetting", "seconds", "steps_per_second")
 
 
 def details(entry: FoundRun) -> Sections:
@@ -66,13 +66,13 @@ def differences(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
     one, other = details(a), details(b)
     alike = bool(a.description) == bool(b.description)
     found = {}
-    for section in ASKED:
+    for section in COMPARED_SECTIONS:
         left, right = one.get(section, {}), other.get(section, {})
         if left and right:
             whole = alike or section == "settings"
             names = left.keys() | right.keys() if whole else left.keys() & right.keys()
-            told = ASKED_OF_THE_RUN if section in ("settings", "stream") else frozenset()
-            for name in sorted(names - BESIDE - told):
+            told = PASSED_BY_THE_JOB if section in ("settings", "stream") else frozenset()
+            for name in sorted(names - NOT_COMPARED - told):
                 if left.get(name) != right.get(name):
                     found[f"{section}.{name}"] = (left.get(name), right.get(name))
     return found
@@ -80,4 +80,4 @@ def differences(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
 
 def outcomes(a: FoundRun, b: FoundRun) -> dict[str, tuple[Any, Any]]:
     """What came of each, whether it differs or not."""
-    return {name: (a.get(name), b.get(name)) for name in COMPARED}
+    return {name: (a.get(name), b.get(name)) for name in OUTCOMES}

@@ -24,13 +24,13 @@ def versions() -> dict[str, str]:
     return {"onepass": __version__, "torch": str(torch.__version__)}
 
 
-def last_computed_by(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
+def last_versions(described: dict[str, Any], since: OtherVersions) -> dict[str, Any]:
     """Returns what run.json says, or, for a run that was resumed `--anyway`, what it last went on
     with."""
     return {**described, **(since[-1] if since else {})}
 
 
-def source_of(method: str) -> str | None:
+def method_source_digest(method: str) -> str | None:
     """Returns a digest of the file that defines a method of the user's; None for our own methods,
     which go by their versions, and for a method that was typed at a prompt."""
     module = registry.get(method).learner.__module__
@@ -42,7 +42,7 @@ def source_of(method: str) -> str | None:
     return None
 
 
-def surroundings() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Returns versions, machine and commit, which are needed to make a number again."""
     import numpy as np
     import torch

@@ -17,33 +17,33 @@ from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeEr
 from onepass.base.text import shortened
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks import Listener, Run
-from onepass.evaluation.callbacks.audience import check_keys
-from onepass.evaluation.loop import is_scored, walk
+from onepass.evaluation.callbacks.audience import expect_distinct_keys
+from onepass.evaluation.loop import is_scored, learn_and_score
 from onepass.evaluation.points import BEGINNING, Point
 from onepass.learning.checkpoint import file as checkpoints
 from onepass.learning.learner import Learner
 from onepass.runs.environment import (
     OtherVersions,
-    last_computed_by,
-    source_of,
-    surroundings,
+    describe_environment,
+    last_versions,
+    method_source_digest,
     versions,
 )
-from onepass.runs.folder import RunFolder, SoFar
-from onepass.runs.log import logged
-from onepass.runs.outcome import gpu_of, plain_settings, result_of
+from onepass.runs.folder import RunFolder, RunProgress
+from onepass.runs.log import log_run
+from onepass.runs.outcome import gpu_name, make_result, plain_settings
 from onepass.runs.recorder import Recorder
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery, Job
-from onepass.runs.status import check_same_run, shown
+from onepass.runs.status import abbreviated, expect_same_run
 from onepass.streams import Stream
 
 log = logging.getLogger("onepass")
-CALLED = {"source": "its method's file in the state"}
+DISPLAY_NAMES = {"source": "its method's file in the state"}
 
 
-def run(
+def run_job(
     job: Job,
     out: Path,
     *,
@@ -51,7 +51,7 @@ def run(
     anyway: bool = False,
     checkpoint: CheckpointEvery = "auto",
     listeners: Sequence[Listener] = (),
-    supplies: Supplies | None = None,
+    resources: RunResources | None = None,
 ) -> Result:
     """Runs a job in its folder below `out`.
 
@@ -60,17 +60,17 @@ def run(
     method has run stays beside it. A run of other data is refused, and so is one of other versions
     of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between checkpoints,
     `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
-    probes. `supplies` are what other runs of this process share with it.
+    probes. `resources` are what other runs of this process share with it.
     """
     plugins.import_modules(job.imports)
-    supplies = supplies or Supplies()
-    job = _known(job, out, supplies)
+    resources = resources or RunResources()
+    job = _with_fingerprint(job, out, resources)
     folder = RunFolder.of(job, out)
     if not resume:
         folder.refuse_existing()
     found = folder.description()
     if found is not None:
-        check_same_run(folder, found, job)
+        expect_same_run(folder, found, job)
     finished = folder.result()
     if finished is not None:
         _versions_differ(folder, job, finished.other_versions, anyway)
@@ -78,20 +78,20 @@ def run(
             log.warning("%s was run without the probe %s", folder.path, ", ".join(sorted(missing)))
         return finished
     if found is not None:
-        _check_probes(folder, found, job)
-    observers = [*probes.made(job.probes), *listeners]
-    check_keys(observers)
-    stream, learner = supplies.take(job)
-    with _nothing_left_if_too_large(folder):
+        _expect_same_probes(folder, found, job)
+    observers = [*probes.make_probes(job.probes), *listeners]
+    expect_distinct_keys(observers)
+    stream, learner = resources.take(job)
+    with _removing_new_folder_if_too_large(folder):
         folder.make()
         with folder.locked(), threads_and_determinism(job.threads, job.deterministic):
             if meanwhile := folder.result():  # by another process
                 return meanwhile
-            return _carry_out(job, stream, learner, folder, observers, checkpoint, anyway)
+            return _train(job, stream, learner, folder, observers, checkpoint, anyway)
 
 
 @contextmanager
-def _nothing_left_if_too_large(folder: RunFolder) -> Iterator[None]:
+def _removing_new_folder_if_too_large(folder: RunFolder) -> Iterator[None]:
     """That there is no room for a step shows only when one is made. If it was the first, the folder
     goes again, and so do those that had to be made for it."""
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
@@ -106,7 +106,7 @@ def _nothing_left_if_too_large(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _carry_out(
+def _train(
     job: Job,
     stream: Stream,
     learner: Learner,
@@ -119,18 +119,18 @@ def _carry_out(
     learner, before = _restore(folder, job, learner)
     if before is None:
         folder.describe(_describe(job, stream, learner))
-        before = SoFar(BEGINNING)
+        before = RunProgress(BEGINNING)
     elif _versions_differ(folder, job, before.other_versions, anyway):
         now: dict[str, int | str] = {"step": before.tick.step, **_computed_by(job)}
         before = replace(before, other_versions=[*before.other_versions, now])
     every = job.score_every(stream)
     recorder = Recorder(folder, listeners, before, checkpoint)
-    _check_points(folder, recorder.points, learner, stream, every, before.tick.step)
-    with logged(folder, before.tick.step):
+    _expect_all_points(folder, recorder.points, learner, stream, every, before.tick.step)
+    with log_run(folder, before.tick.step):
         audience = recorder.audience
         audience.load_state_dict(before.states)
         audience.started(Run(learner, stream, before.tick, job, folder.path))
-        for tick in walk(
+        for tick in learn_and_score(
             learner,
             stream,
             every=every,
@@ -139,9 +139,9 @@ def _carry_out(
             listener=audience,
         ):
             recorder.save(learner, tick)
-        result = result_of(job, stream, learner, recorder.points, folder.path)
+        result = make_result(job, stream, learner, recorder.points, folder.path)
         began = folder.description() or {}
-        result = replace(result, other_versions=recorder.other_versions, commit=_commit(began))
+        result = replace(result, other_versions=recorder.other_versions, commit=_commit_of(began))
         audience.finished(result)
         return replace(result, dropped=audience.dropped)
 
@@ -149,19 +149,19 @@ def _carry_out(
 # ---- what a folder holds already
 
 
-def _known(job: Job, out: Path, supplies: Supplies) -> Job:
+def _with_fingerprint(job: Job, out: Path, resources: RunResources) -> Job:
     """The job with the fingerprint of its data. A finished run of a dataset that has a name needs
     its data no more: where they are gone, the result is still a result."""
     try:
-        return supplies.known(job)
+        return resources.with_fingerprint(job)
     except DataError:
-        if job.is_own or not RunFolder.of(job, out).result_file.exists():
+        if job.has_own_data or not RunFolder.of(job, out).result_file.exists():
             raise
         log.warning("%s: %s is not here to be compared with", job.folder_name, job.dataset)
         return job
 
 
-def _check_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+def _expect_same_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
     """What a probe did not see it cannot tell afterwards."""
     began = found.get("probes", [])
     if sorted(began) != sorted(job.probes):
@@ -171,7 +171,7 @@ def _check_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
 
 def _computed_by(job: Job) -> dict[str, str]:
     """Versions, and the state of the file that a method of the user's own comes from."""
-    source = source_of(job.method)
+    source = method_source_digest(job.method)
     return {**versions(), **({"source": source} if source else {})}
 
 
@@ -179,9 +179,9 @@ def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: 
     """Whether this onepass, this torch or the user's method are others than those that the run last
     went on with: other numbers may come of it, so it is refused, unless `anyway`. An old run may
     not tell."""
-    last = last_computed_by(folder.description() or {}, since)
+    last = last_versions(folder.description() or {}, since)
     told = [
-        f"{CALLED.get(name, name)} {shortened(last[name])}, and this is {now}"
+        f"{DISPLAY_NAMES.get(name, name)} {shortened(last[name])}, and this is {now}"
         for name, now in _computed_by(job).items()
         if last.get(name) not in (None, now)
     ]
@@ -193,22 +193,24 @@ def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: 
     return bool(told)
 
 
-def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, SoFar | None]:
+def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, RunProgress | None]:
     saved = folder.load_checkpoint() if folder.description() is not None else None
     if saved is None:
         return learner, None
     content, progress = saved
-    wanted = checkpoints.content(learner)
+    wanted = checkpoints.checkpoint_content(learner)
     for name in ("method", "settings"):
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
-                f"{shown(content.get(name))}, not {shown(wanted[name])}"
+                f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}"
             )
-    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+    return checkpoints.learner_from_content(
+        content, str(folder.checkpoint_file), device=job.device
+    ), progress
 
 
-def _check_points(
+def _expect_all_points(
     folder: RunFolder,
     points: Sequence[Point],
     learner: Learner,
@@ -230,7 +232,7 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
     return {
         **_computed_by(job),
         "identity": job.identity,
-        "job": job.known_by,
+        "job": job.identity_fields,
         "dataset": job.dataset_identity,
         "variant": str(job.variant),
         "probes": list(job.probes),
@@ -241,12 +243,12 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
         "steps": len(stream),
         "class_names": list(stream.dataset.class_names),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpu": gpu_of(learner),
-        **surroundings(),
+        "gpu": gpu_name(learner),
+        **describe_environment(),
     }
 
 
-def _commit(began: dict[str, Any]) -> str | None:
+def _commit_of(began: dict[str, Any]) -> str | None:
     """Of the tree with which a run began."""
     commit = began.get("commit")
     return f"{commit}-dirty" if commit and began.get("dirty") else commit

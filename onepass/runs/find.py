@@ -117,32 +117,34 @@ def _bare(key: str) -> str:
     return OTHER_NAMES.get(key, key.removeprefix(SETTINGS))
 
 
-def find(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[FoundRun]:
+def find_runs(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[FoundRun]:
     """Returns every run at or below folders, in natural order of their paths, and every line of
     files, also of files in a folder. What lies at or below several of the paths comes once."""
     found: list[FoundRun] = []
     for path in paths:
         if path.is_dir():
             found += sorted(_below(path, parse), key=lambda run: natural_sort_key(run.where))
-        elif not lines.is_lines(path):
+        elif not lines.is_lines_file(path):
             raise RunError(f"there is no folder {path}, and no .jsonl file of that name")
         else:
-            found += _lines(path, parse)
+            found += _runs_in_lines(path, parse)
     if not found:
         raise RunError(f"there is no run in {', '.join(map(str, paths))}")
     return list({run.where: run for run in found}.values())
 
 
-def find_one(name: str, paths: Sequence[Path] = ()) -> FoundRun:
+def find_run(name: str, paths: Sequence[Path] = ()) -> FoundRun:
     """Returns a run by its folder, by FILE.jsonl:NUMBER, or by the first letters of its identity
     (or of its state's checksum) among those in `paths`; raises RunError if it is damaged."""
-    file, folder = lines.file_of(name), Path(name)
+    file, folder = lines.file_of_line(name), Path(name)
     if file:
-        found = [run for run in find(Path(file), parse=fileio.parse_json) if run.where == name]
+        found = [run for run in find_runs(Path(file), parse=fileio.parse_json) if run.where == name]
         if not found:
             raise RunError(f"there is no line {name}")
     elif folder.is_dir():
-        found = list(_in(name, {path.name for path in folder.iterdir()}, fileio.parse_json))
+        found = list(
+            _run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parse_json)
+        )
         if not found:
             raise RunError(f"{name} is not a run's folder; onepass runs list shows what is in it")
     else:
@@ -160,7 +162,7 @@ def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
             "the first letters of its identity, say also in which folders or files"
         )
     known: dict[str, list[FoundRun]] = {}
-    for run in find(*paths, parse=fileio.parse_json):
+    for run in find_runs(*paths, parse=fileio.parse_json):
         for key in ("identity", "state_sha256"):
             if str(run.get(key) or "").startswith(letters):
                 known.setdefault(str(run.get("identity") or run.get(key)), []).append(run)
@@ -185,18 +187,18 @@ def _below(top: Path, parse: Parse) -> Iterator[FoundRun]:
                         names.add(item.name)
         except OSError as problem:
             yield _damaged(folder, problem.strerror or str(problem))
-        yield from _in(folder, names, parse)
+        yield from _run_in_folder(folder, names, parse)
         if not {RESULT, RUN} & names:  # lines in a run's own folder are its record
             for name in (name for name in names if name.endswith(lines.SUFFIX)):
-                yield from _lines(Path(folder, name), parse)
+                yield from _runs_in_lines(Path(folder, name), parse)
 
 
-def _lines(file: Path, parse: Parse) -> Iterator[FoundRun]:
-    for place, text in lines.texts(file):
-        yield _line(text, place, parse)
+def _runs_in_lines(file: Path, parse: Parse) -> Iterator[FoundRun]:
+    for place, text in lines.located_lines(file):
+        yield _run_of_line(text, place, parse)
 
 
-def _in(folder: str, names: set[str], parse: Parse) -> Iterator[FoundRun]:
+def _run_in_folder(folder: str, names: set[str], parse: Parse) -> Iterator[FoundRun]:
     """Yields the run of a folder that holds files of these names, if they are a run's."""
     if DAMAGED_NAME in folder and {RESULT, RUN} & names:
         yield _damaged(folder, SET_ASIDE, folder)
@@ -213,7 +215,7 @@ def _finished(folder: str, parse: Parse) -> FoundRun:
         return _damaged(folder, f"{RESULT}: {problem}", folder)
 
 
-def _line(text: str, place: str, parse: Parse) -> FoundRun:
+def _run_of_line(text: str, place: str, parse: Parse) -> FoundRun:
     try:
         content = fileio.parse_json_object(text, parse)
     except ValueError as problem:

@@ -34,7 +34,7 @@ from onepass.runs.environment import OtherVersions
 from onepass.runs.result import Result
 from onepass.runs.spec import Job, digest
 
-LOST = "so the run cannot go on; --out elsewhere runs it anew"
+CANNOT_RESUME = "so the run cannot go on; --out elsewhere runs it anew"
 DAMAGED_NAME = ".damaged-"  # and a number, after a folder's own name
 # What comes of values that are not what they have to be.
 DAMAGED = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
@@ -50,7 +50,7 @@ CHECKPOINT_TYPES: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class SoFar:
+class RunProgress:
     """How far a run had come: its last tick, the lines of its .jsonl files, the states of its
     listeners, and those that were dropped, with the reason, all by their keys; and where it went on
     with other versions than before (see `Result.other_versions`)."""
@@ -78,8 +78,8 @@ class RunFolder:
         """A job's folder below `out`. If the user's own data were renamed since, it has their old
         name, and the digest of what they hold."""
         path = out / job.folder_name
-        if job.is_own and not path.exists():
-            start, end = job.folder_ends
+        if job.has_own_data and not path.exists():
+            start, end = job.folder_name_ends
             path = next(iter(sorted(out.glob(f"{glob.escape(start)}-*{end}"))), path)
         return cls(path)
 
@@ -110,7 +110,7 @@ class RunFolder:
         except OSError:  # whoever runs it will say what is wrong
             return False
 
-    def set_aside(self) -> Path:
+    def move_aside(self) -> Path:
         """Moves the folder out of the way, whole, to a name that says that it is damaged."""
         names = (f"{self.path.name}{DAMAGED_NAME}{number}" for number in count(1))
         paths = (self.path.with_name(name) for name in names)
@@ -146,11 +146,11 @@ class RunFolder:
 
     def points(self) -> list[Point]:
         """The points of events.jsonl; a last line that a kill cut short is not one of them."""
-        if not _is_there(self.events_file):
+        if not _file_exists(self.events_file):
             return []
         try:
             *lines, _ = self.events_file.read_text("utf-8").split("\n")
-            return [point_of(line) for line in lines]
+            return [parse_point(line) for line in lines]
         except DAMAGED:
             raise RunError(f"{self.events_file} is damaged: a line is not a point") from None
 
@@ -161,7 +161,7 @@ class RunFolder:
         counted = len(points) == (result.points or len(points))
         return counted and bool(points) and points[-1].step == result.steps
 
-    def said_by(self, probe: str) -> list[dict[str, Any]] | None:
+    def probe_lines(self, probe: str) -> list[dict[str, Any]] | None:
         """What a probe has recorded, line by line; None if it did not watch. Half a line, which a
         kill may leave behind, is no part of it; a finished run has none."""
         path = self.lines_file(probe)
@@ -177,7 +177,7 @@ class RunFolder:
     def append(self, key: str, lines: Sequence[str]) -> None:
         fileio.append_text(self.lines_file(key), _as_text(lines))
 
-    def complete(self, key: str, lines: Sequence[str]) -> None:
+    def ensure_lines(self, key: str, lines: Sequence[str]) -> None:
         """Sees a file of lines onto the disk, and writes it again if somebody has changed or
         removed it since."""
         path = self.lines_file(key)
@@ -197,7 +197,7 @@ class RunFolder:
         else:
             path.unlink(missing_ok=True)
 
-    def save_checkpoint(self, payload: dict[str, Any], progress: SoFar) -> None:
+    def save_checkpoint(self, payload: dict[str, Any], progress: RunProgress) -> None:
         """Completes the files of lines, then writes the checkpoint, which holds their lengths and
         digests. `payload` is the learner's; the checkpoint serves `onepass.open` as well."""
         from onepass.learning.checkpoint import file
@@ -205,49 +205,52 @@ class RunFolder:
         content = {**payload, **vars(progress), "tick": asdict(progress.tick)}
         lines = content.pop("lines")
         for key in lines:
-            self.complete(key, lines[key])
-        files = {key: _extent(_as_text(lines[key]).encode()) for key in lines}
-        file.write(self.checkpoint_file, {**content, "files": files})
+            self.ensure_lines(key, lines[key])
+        files = {key: _length_and_digest(_as_text(lines[key]).encode()) for key in lines}
+        file.write_checkpoint(self.checkpoint_file, {**content, "files": files})
 
-    def load_checkpoint(self) -> tuple[dict[str, Any], SoFar] | None:
+    def load_checkpoint(self) -> tuple[dict[str, Any], RunProgress] | None:
         """Returns the content of the last whole checkpoint, and how far the run had come by then;
         raises CheckpointError if a file of lines does not begin as it did then."""
         from onepass.learning.checkpoint import file
 
-        if not _is_there(self.checkpoint_file):
+        if not _file_exists(self.checkpoint_file):
             return None
-        content = file.read(self.checkpoint_file)
+        content = file.read_checkpoint(self.checkpoint_file)
         if "lines" in content:
             raise CheckpointError(
-                f"{self.checkpoint_file} was written by an earlier version of onepass, {LOST}"
+                f"{self.checkpoint_file} was written by an earlier version of onepass, "
+                f"{CANNOT_RESUME}"
             )
         try:
             return content, self._so_far(content)
         except DAMAGED:
             raise CheckpointError(f"{self.checkpoint_file} is not a run's checkpoint") from None
 
-    def _so_far(self, content: dict[str, Any]) -> SoFar:
+    def _so_far(self, content: dict[str, Any]) -> RunProgress:
         """Returns how far a run had come; raises one of DAMAGED if the checkpoint does not tell."""
-        tick = _made(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
+        tick = _checked(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
         for name, kind in CHECKPOINT_TYPES.items():
             expect_type(name, content[name], kind)
         if not 0 <= tick.step == content["state"]["steps"]:
             raise ValueError("the learner and its progress do not belong together")
         lines = {key: self._lines_before(key, extent) for key, extent in content["files"].items()}
         for line in lines[EVENTS]:
-            point_of(line)
-        return SoFar(tick, lines, content["states"], content["dropped"], content["other_versions"])
+            parse_point(line)
+        return RunProgress(
+            tick, lines, content["states"], content["dropped"], content["other_versions"]
+        )
 
     def _lines_before(self, key: str, extent: dict[str, int | str]) -> list[str]:
         """Returns the lines that a file had when the checkpoint was written."""
         path, size = self.lines_file(key), int(extent["bytes"])
         if not fileio.is_file_name(key):
             raise ValueError("a file elsewhere")
-        found = path.read_bytes()[:size] if _is_there(path) else b""
-        if _extent(found) != extent:
+        found = path.read_bytes()[:size] if _file_exists(path) else b""
+        if _length_and_digest(found) != extent:
             raise CheckpointError(
                 f"{path} does not begin with the {size} bytes that it had when "
-                f"{self.checkpoint_file} was written, {LOST}"
+                f"{self.checkpoint_file} was written, {CANNOT_RESUME}"
             )
         return found.decode().split("\n")[:-1]
 
@@ -256,7 +259,7 @@ class RunFolder:
         for partial in self.path.glob(".*.partial"):
             partial.unlink(missing_ok=True)
 
-    def note(self, text: str) -> bool:
+    def add_to_log(self, text: str) -> bool:
         """Adds to the log, with the time, and says whether it could: a run never fails for that. A
         folder without run.json has none: the log alone would be something else than a run."""
         if not self.run_file.exists():
@@ -273,12 +276,12 @@ class RunFolder:
         fileio.write_json(self.result_file, result.as_json())
 
 
-def point_of(line: str) -> Point:
+def parse_point(line: str) -> Point:
     """From a line of events.jsonl; one of DAMAGED if it is none."""
     entry = fileio.parse_json(line)
     counts = {name: tuple(entry[name]) for name in ("correct", "total")}
     confusion = tuple(map(tuple, entry.get("confusion", ())))  # an older version has none
-    point = _made(Point, {**entry, **counts, "confusion": confusion})
+    point = _checked(Point, {**entry, **counts, "confusion": confusion})
     if not all(0 <= n <= total for n, total in zip(point.correct, point.total, strict=True)):
         raise ValueError("more were correct than there were")
     if not any(point.total):
@@ -286,7 +289,7 @@ def point_of(line: str) -> Point:
     return point
 
 
-def _made(kind: type[Measured], entry: dict[str, Any]) -> Measured:
+def _checked(kind: type[Measured], entry: dict[str, Any]) -> Measured:
     types = TYPES[kind]
     for name, value in entry.items():
         expect_type(name, value, types[name])
@@ -297,12 +300,12 @@ def _as_text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _extent(content: bytes) -> dict[str, int | str]:
+def _length_and_digest(content: bytes) -> dict[str, int | str]:
     """Returns what a checkpoint holds of a file: its length and its digest."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _is_there(path: Path) -> bool:
+def _file_exists(path: Path) -> bool:
     """Whether there is such a file. What is there and is no file is refused, and so is a link that
     leads nowhere: what it led to may come back."""
     if path.is_file():
@@ -313,7 +316,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    if not _is_there(path):
+    if not _file_exists(path):
         return None
     try:
         return fileio.parse_json_object(path.read_text("utf-8"))

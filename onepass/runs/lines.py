@@ -17,37 +17,37 @@ from onepass.base.errors import RunError
 from onepass.runs.result import Result
 
 SUFFIX = ".jsonl"
-PLACE = re.compile(rf"(?s)(?P<file>.+{re.escape(SUFFIX)}):(?P<number>[1-9]\d{{0,9}})", re.ASCII)
+LOCATION = re.compile(rf"(?s)(?P<file>.+{re.escape(SUFFIX)}):(?P<number>[1-9]\d{{0,9}})", re.ASCII)
 log = logging.getLogger("onepass")
 
 
-def read(path: Path) -> list[Result]:
+def read_results(path: Path) -> list[Result]:
     """Returns the results of a file, in its order; each one's `out` is the place of its line."""
-    return [Result.read(_content(line, place), place) for place, line in texts(path)]
+    return [Result.read(_parse_line(line, place), place) for place, line in located_lines(path)]
 
 
-def append(path: Path, result: Result, *, once: bool = False) -> None:
+def append_result(path: Path, result: Result, *, once: bool = False) -> None:
     """Adds one line, whole or not at all, whoever else adds to the file at the same time. What a
     kill left of a line before it is cut off. `once`: not if the file has that run already."""
-    check_name(path)
+    expect_lines_name(path)
     line = {name: value for name, value in result.as_json().items() if name != "out"}
     known = json.dumps({"identity": result.identity})[1:-1]
     fileio.append_line(path, json.dumps(line), unless=known if once else "")
 
 
-def check_name(path: Path) -> None:
+def expect_lines_name(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise RunError(f"a file of lines must end in {SUFFIX}, not {path.name!r}")
 
 
-def texts(path: Path) -> list[tuple[str, str]]:
+def located_lines(path: Path) -> list[tuple[str, str]]:
     """The place and the text of each line that says something; not of a last one that was cut
     short."""
-    *whole, last = _text(path).split("\n")
+    *whole, last = _read_text(path).split("\n")
     if last.strip():  # no line end: written by hand, or cut short
         place = f"{path}:{len(whole) + 1}"
         try:
-            _content(last, place)
+            _parse_line(last, place)
         except RunError:
             log.warning("%s is passed over: it was cut short", place)
         else:
@@ -55,7 +55,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
     return [(f"{path}:{n}", line) for n, line in enumerate(whole, start=1) if line.strip()]
 
 
-def _content(line: str, place: str) -> dict[str, Any]:
+def _parse_line(line: str, place: str) -> dict[str, Any]:
     """Returns what a line says; raises a RunError if it is no JSON object."""
     try:
         return fileio.parse_json_object(line)
@@ -63,21 +63,21 @@ def _content(line: str, place: str) -> dict[str, Any]:
         raise RunError(f"{place} is damaged: {problem}") from None
 
 
-def is_lines(path: Path) -> bool:
+def is_lines_file(path: Path) -> bool:
     return path.suffix == SUFFIX and not path.is_dir()
 
 
-def file_of(out: str) -> str | None:
+def file_of_line(out: str) -> str | None:
     """The file in which a result lies, if it is one of a line and not of a folder.
 
-    >>> file_of("results/lines/cifar100.jsonl:3"), file_of("runs/er-digits-m100-s0")
+    >>> file_of_line("results/lines/cifar100.jsonl:3"), file_of_line("runs/er-digits-m100-s0")
     ('results/lines/cifar100.jsonl', None)
     """
-    found = PLACE.fullmatch(out)
+    found = LOCATION.fullmatch(out)
     return found["file"] if found else None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         raise RunError(f"{path} is not a file" if path.exists() else f"there is no file {path}")
     try:

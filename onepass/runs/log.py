@@ -18,28 +18,28 @@ log = logging.getLogger("onepass")
 
 
 @contextmanager
-def logged(folder: RunFolder, done: int) -> Iterator[None]:
+def log_run(folder: RunFolder, done: int) -> Iterator[None]:
     """Around all steps of a run, of which so many were done before. An error that nobody expected
     says where its traceback is."""
-    folder.note(f"resumed after step {done}" if done else "started")
+    folder.add_to_log(f"resumed after step {done}" if done else "started")
     try:
-        with _overheard(folder.note):
+        with _copying_warnings(folder.add_to_log):
             yield
     except EXPECTED as problem:
-        folder.note(f"failed: {problem}")
+        folder.add_to_log(f"failed: {problem}")
         raise
     except Exception as problem:
-        if folder.note(f"failed: {''.join(traceback.format_exception(problem))}"):
+        if folder.add_to_log(f"failed: {''.join(traceback.format_exception(problem))}"):
             problem.add_note(f"its traceback is in {folder.log_file}")
         raise
     except BaseException as problem:
-        folder.note(f"stopped: {type(problem).__name__}")
+        folder.add_to_log(f"stopped: {type(problem).__name__}")
         raise
-    folder.note("finished")
+    folder.add_to_log("finished")
 
 
 @contextmanager
-def _overheard(note: Callable[[str], object]) -> Iterator[None]:
+def _copying_warnings(note: Callable[[str], object]) -> Iterator[None]:
     """Warnings go where they would go, and into the log. (A handler on our logger would keep them
     from standard error.)"""
 

@@ -18,11 +18,11 @@ from onepass.runs.spec import Job
 from onepass.streams import Stream
 
 
-def result_of(
+def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
     """Returns the result of a run that has come to its end."""
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -31,7 +31,7 @@ def result_of(
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return Result(
         identity=job.identity,
         method=job.method,
@@ -71,7 +71,7 @@ def result_of(
         memory_bytes=memory_bytes(learner),
         copy_bytes=copy_bytes(learner),
         device=learner.trainer.torch_device.type,
-        gpu=gpu_of(learner),
+        gpu=gpu_name(learner),
         threads=job.threads,
         params_sha256=learner.params_sha256(),
         state_sha256=learner.state_sha256(),
@@ -87,7 +87,7 @@ def plain_settings(learner: Learner) -> dict[str, Any]:
     return {name: _plain(value) for name, value in chosen.items()}
 
 
-def gpu_of(learner: Learner) -> str | None:
+def gpu_name(learner: Learner) -> str | None:
     cuda = learner.trainer.torch_device.type == "cuda"
     return torch.cuda.get_device_name(learner.trainer.torch_device) if cuda else None
 

@@ -15,7 +15,7 @@ from onepass.base import fileio
 from onepass.base.errors import InputError, RunError, UnknownNameError
 from onepass.base.text import quoted
 from onepass.runs import lines
-from onepass.runs.find import FoundRun, find
+from onepass.runs.find import FoundRun, find_runs
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 
@@ -29,11 +29,11 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 log = logging.getLogger("onepass")
 
 
-def results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
+def find_results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
     """Returns the results of all finished runs in folders and lines that meet every condition.
     Runs' own folders come first: of a run that lies in both, the one with its events is shown."""
-    found = folders_first(find(*paths, parse=fileio.parse_json))
-    if passed := passed_over(found):
+    found = folders_first(find_runs(*paths, parse=fileio.parse_json))
+    if passed := count_foreign_lines(found):
         places = ", ".join(map(str, passed))
         number = sum(passed.values())
         log.warning(
@@ -43,7 +43,7 @@ def results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
     if not runs:
         raise RunError(f"there is no finished run in {', '.join(map(str, paths))}")
     read = {run.where: run.result() for run in runs}  # a damaged one is refused, whatever is asked
-    matching = [read[run.where] for run in chosen(runs, where)]
+    matching = [read[run.where] for run in matching_runs(runs, where)]
     if not matching:
         raise RunError(f"no finished run matches --where {' --where '.join(map(quoted, where))}")
     warn_of_missing_points(matching)
@@ -54,9 +54,9 @@ def folders_first(runs: Sequence[FoundRun]) -> list[FoundRun]:
     return sorted(runs, key=lambda run: run.folder is None)
 
 
-def passed_over(runs: Sequence[FoundRun]) -> dict[Path, int]:
+def count_foreign_lines(runs: Sequence[FoundRun]) -> dict[Path, int]:
     """Returns how many lines of each file are of something else than a run."""
-    return Counter(Path(lines.file_of(run.where) or "") for run in runs if run.foreign)
+    return Counter(Path(lines.file_of_line(run.where) or "") for run in runs if run.foreign)
 
 
 def warn_of_missing_points(found: Sequence[Result]) -> None:
@@ -68,7 +68,7 @@ def warn_of_missing_points(found: Sequence[Result]) -> None:
 
 
 def _lacks_points(result: Result) -> bool:
-    if lines.file_of(result.out):
+    if lines.file_of_line(result.out):
         return False
     try:
         return not RunFolder(Path(result.out)).has_all_points(result)
@@ -76,24 +76,24 @@ def _lacks_points(result: Result) -> bool:
         return True
 
 
-def chosen(
+def matching_runs(
     runs: Sequence[FoundRun], conditions: Sequence[str], sort: str | None = None
 ) -> list[FoundRun]:
     """Returns those that meet every condition, in order of a key (`-KEY`: the largest first); those
     without a value for it come last."""
     tests = [_condition(text) for text in conditions]
-    check_keys(runs, [key for key, _ in tests])
+    expect_known_keys(runs, [key for key, _ in tests])
     found = [run for run in runs if all(test(run.get(key)) for key, test in tests)]
     if sort is None:
         return found
     key, backwards = sort.removeprefix("-"), sort.startswith("-")
-    check_keys(runs, [key])
+    expect_known_keys(runs, [key])
     known = [run for run in found if run.get(key) is not None]
     rest = [run for run in found if run.get(key) is None]
     return sorted(known, key=lambda run: _rank(run.get(key)), reverse=backwards) + rest
 
 
-def check_keys(runs: Sequence[FoundRun], keys: Sequence[str]) -> None:
+def expect_known_keys(runs: Sequence[FoundRun], keys: Sequence[str]) -> None:
     """Raises UnknownNameError for a key that no run has."""
     for key in keys:
         if not any(run.has(key) for run in runs):

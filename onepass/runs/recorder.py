@@ -12,7 +12,7 @@ from onepass.evaluation.callbacks.base import EVENTS, Listener, Run
 from onepass.evaluation.points import Point, Tick
 from onepass.learning.checkpoint import file
 from onepass.learning.learner import Learner
-from onepass.runs.folder import RunFolder, SoFar, point_of
+from onepass.runs.folder import RunFolder, RunProgress, parse_point
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery
 
@@ -38,20 +38,20 @@ class Recorder(Listener):
         self,
         folder: RunFolder,
         observers: Sequence[Listener],
-        before: SoFar,
+        before: RunProgress,
         every: CheckpointEvery,
     ) -> None:
         self.folder, self.every = folder, every
         self.saved, self.pause = time.monotonic(), float(SECONDS_BETWEEN)
         self.audience = Audience([*observers, self], before.dropped)
-        keys = {*before.lines, *(one.key for one in self.audience.everyone)}
+        keys = {*before.lines, *(one.key for one in self.audience.listeners)}
         self.lines = {key: list(before.lines.get(key, ())) for key in keys}
         self.other_versions = before.other_versions
 
     @property
     def points(self) -> list[Point]:
         """All of the run so far, whatever has become of the file meanwhile."""
-        return [point_of(line) for line in self.lines[EVENTS]]
+        return [parse_point(line) for line in self.lines[EVENTS]]
 
     def started(self, run: Run) -> None:
         assert run.stream is not None  # a job has one
@@ -70,7 +70,7 @@ class Recorder(Listener):
     def finished(self, result: Result | None) -> None:
         self._write_down()
         for key, lines in self.lines.items():
-            self.folder.complete(key, lines)
+            self.folder.ensure_lines(key, lines)
         if result is not None:
             self.folder.finish(replace(result, dropped=self.audience.dropped))
 
@@ -80,8 +80,10 @@ class Recorder(Listener):
             began = time.monotonic()
             states = self.audience.state_dict()
             self._write_down()
-            so_far = SoFar(tick, self.lines, states, self.audience.dropped, self.other_versions)
-            content = {**file.content(learner), "class_names": self.class_names}
+            so_far = RunProgress(
+                tick, self.lines, states, self.audience.dropped, self.other_versions
+            )
+            content = {**file.checkpoint_content(learner), "class_names": self.class_names}
             self.folder.save_checkpoint(content, so_far)
             self.saved = time.monotonic()
             self.pause = max(SECONDS_BETWEEN, 10 * (self.saved - began))
@@ -94,7 +96,7 @@ class Recorder(Listener):
         return tick.step % self.every == 0
 
     def _write_down(self) -> None:
-        for key, lines in self.audience.heard_from().items():
+        for key, lines in self.audience.take_lines_by_key().items():
             if lines:
                 self.lines[key].extend(lines)
                 self.folder.append(key, lines)

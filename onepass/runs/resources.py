@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from onepass.base.devices import threads_and_determinism
 from onepass.data import Dataset
-from onepass.evaluation.loop import make_ready
+from onepass.evaluation.loop import prepare_for_stream
 from onepass.learning.learner import Learner
 from onepass.runs.spec import Job
 from onepass.streams import Stream
 
 
-class Supplies:
+class RunResources:
     """Whoever carries out several jobs keeps one, and they share what they can.
 
-    >>> supplies, jobs = Supplies(), [Job("er", seed=0), Job("gsa", seed=1)]
-    >>> supplies.dataset(jobs[0]) is supplies.dataset(jobs[1])
+    >>> resources, jobs = RunResources(), [Job("er", seed=0), Job("gsa", seed=1)]
+    >>> resources.dataset(jobs[0]) is resources.dataset(jobs[1])
     True
     """
 
@@ -23,31 +23,31 @@ class Supplies:
         self._ready: dict[str, tuple[Stream, Learner]] = {}
 
     def dataset(self, job: Job) -> Dataset:
-        whole = self._whole(job)
+        whole = self._full_dataset(job)
         return whole.hold_out(job.validation, job.seed) if job.validation else whole
 
-    def known(self, job: Job) -> Job:
+    def with_fingerprint(self, job: Job) -> Job:
         """The job with the fingerprint of its data, which are loaded for that."""
-        return job.on(self._whole(job))
+        return job.with_data(self._full_dataset(job))
 
-    def _whole(self, job: Job) -> Dataset:
+    def _full_dataset(self, job: Job) -> Dataset:
         own = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
         which = (job.dataset_identity, job.data_root, *own)
         if which not in self._datasets:
             self._datasets[which] = job.load_dataset()
         return self._datasets[which]
 
-    def check(self, job: Job) -> None:
+    def prepare(self, job: Job) -> None:
         """Makes a job's stream and learner, so that what can be refused is refused now; the run
         takes them from here."""
-        self._ready[self.known(job).identity] = self._made(job)
+        self._ready[self.with_fingerprint(job).identity] = self._make(job)
 
     def take(self, job: Job) -> tuple[Stream, Learner]:
         """The stream of a job, and its learner, prepared."""
-        return self._ready.pop(self.known(job).identity, None) or self._made(job)
+        return self._ready.pop(self.with_fingerprint(job).identity, None) or self._make(job)
 
-    def _made(self, job: Job) -> tuple[Stream, Learner]:
+    def _make(self, job: Job) -> tuple[Stream, Learner]:
         with threads_and_determinism(job.threads, job.deterministic):
             stream, learner = job.make(self.dataset(job))
-            make_ready(learner, stream)
+            prepare_for_stream(learner, stream)
         return stream, learner

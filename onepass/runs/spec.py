@@ -35,14 +35,14 @@ CheckpointEvery = int | Literal["auto"] | None  # steps; auto: ten seconds; None
 POINTS_PER_RUN = 20
 OWN = "own"  # what a run's identity calls all data that have no name of ours
 # Not part of a variant: they stand beside it, or say how a run is watched and not what it is.
-BESIDE = frozenset(
+NOT_IN_VARIANT = frozenset(
     (
         *("method", "dataset", "memory", "seed", "preset", "settings", "device"),
         *("data_root", "probes", "imports", "fingerprint", "test"),
     )
 )
 # What may decide a run's numbers or its record besides its data, settings and stream.
-CHOICES = ("normalise", "validation", "every", "prequential", "threads", "deterministic")
+IDENTITY_OPTIONS = ("normalise", "validation", "every", "prequential", "threads", "deterministic")
 
 
 class Fingerprint(NamedTuple):
@@ -57,15 +57,14 @@ class Fingerprint(NamedTuple):
 class Job:
     """What a run is; together with the versions it says everything that decides the result.
 
-    A run is known by content: see `known_by`. `settings` are the constructor's arguments as text,
-    as `--set` takes them. `probes` are the names of what watches the run; they change nothing in
-    it. `imports` are modules of the user's that register what the job asks for; whoever runs it
-    imports them first. `mirror_is_same_class` is told of the user's own data only; `label` and
-    `test` of a table: the column of labels, and the file to test on. `normalise` says whose mean
-    and standard deviation samples are normalised by: the dataset's, or those of the samples in the
-    stream's first task. `fingerprint` is of the data, once they have been loaded
-    (`Supplies.known`).
-    """
+    A run is known by content: see `identity_fields`. `settings` are the constructor's arguments as
+    text, as `--set` takes them. `probes` are the names of what watches the run; they change
+    nothing in it. `imports` are modules of the user's that register what the job asks for; whoever
+    runs it imports them first. `mirror_is_same_class` is told of the user's own data only; `label`
+    and `test` of a table: the column of labels, and the file to test on. `normalise` says whose
+    mean and standard deviation samples are normalised by: the dataset's, or those of the samples
+    in the stream's first task. `fingerprint` is of the data, once they have been loaded
+    (`RunResources.with_fingerprint`)."""
 
     method: str
     dataset: str = "digits"
@@ -100,61 +99,61 @@ class Job:
     def folder_name(self) -> str:
         """Readable for plain jobs; other choices add a digest of their content, and so do the
         user's own data, so that no two jobs meet."""
-        start, end = self.folder_ends
-        name = Path(self.dataset_identity).stem if self.is_own else self.dataset
+        start, end = self.folder_name_ends
+        name = Path(self.dataset_identity).stem if self.has_own_data else self.dataset
         return f"{start}-{name}{end}"
 
     @property
-    def folder_ends(self) -> tuple[str, str]:
+    def folder_name_ends(self) -> tuple[str, str]:
         """The folder's name without that of the data, before it and after it: the user's own may
         be renamed.
 
-        >>> Job("er").folder_ends, Job("finetune", settings={"lr": "1"}).folder_ends
+        >>> Job("er").folder_name_ends, Job("finetune", settings={"lr": "1"}).folder_name_ends
         (('er', '-m100-s0'), ('finetune', '-s0-c4eb5ff1'))
         """
         memory = f"-m{self.memory}" if self.uses_memory else ""
         revision = f"-r{self.revision}" if self.revision > 1 else ""
-        own = {"method": self.method, "data": self.data_sha256} if self.is_own else {}
-        content = self.choices | own
+        own = {"method": self.method, "data": self.data_sha256} if self.has_own_data else {}
+        content = self.non_defaults | own
         ending = f"-{digest(content)[:8]}" if content else ""
         return self.method, f"{memory}-s{self.seed}{revision}{ending}"
 
     @property
     def identity(self) -> str:
         """The same for two jobs if, and only if, they are one and the same run."""
-        return digest(self.known_by)
+        return digest(self.identity_fields)
 
     @property
-    def known_by(self) -> dict[str, Any]:
+    def identity_fields(self) -> dict[str, Any]:
         """What makes two jobs the same run, as JSON has it: never where something lies, who
         watches, or in which words it was asked for."""
         return {
             "method": self.method,
             "revision": self.revision,
-            "dataset": OWN if self.is_own else self.dataset,
+            "dataset": OWN if self.has_own_data else self.dataset,
             "data_sha256": self.data_sha256,
             **({"memory": self.memory} if self.uses_memory else {}),
             "seed": self.seed,
             "device": devices.resolve_device(self.device).type,
-            **self.choices,
+            **self.non_defaults,
         }
 
     @property
-    def choices(self) -> dict[str, Any]:
+    def non_defaults(self) -> dict[str, Any]:
         """What is otherwise than by default: values, not the words that chose them. Defaults are
         left out, so that a setting which a later version has more makes no other run of this one
         (and where a default changes, the method has another revision).
 
-        >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).choices  # as they are by default
+        >>> Job("er", settings={"weight_decay": "1e-4"}, tasks=5).non_defaults  # the defaults
         {}
-        >>> Job("er", settings={"lr": "2.0"}, stream="long-tail:rho=50", batch=20).choices
+        >>> Job("er", settings={"lr": "2.0"}, stream="long-tail:rho=50", batch=20).non_defaults
         {'settings': {'lr': 2}, 'stream': {'stream': 'long-tail', 'rho': 50, 'batch': 20}}
         """
-        others = {one.name: one.default for one in fields(self) if one.name in CHOICES}
+        others = {one.name: one.default for one in fields(self) if one.name in IDENTITY_OPTIONS}
         content = {
-            "settings": _others(self.chosen_settings(), self._defaults),
+            "settings": _differing(self.chosen_settings(), self._defaults),
             "stream": self._stream_choices(),
-            **_others({name: getattr(self, name) for name in CHOICES}, others),
+            **_differing({name: getattr(self, name) for name in IDENTITY_OPTIONS}, others),
         }
         return {name: _canonical(value) for name, value in content.items() if value}
 
@@ -165,18 +164,22 @@ class Job:
         return {one.name: one.default for one in fields(learner) if one.default is not MISSING}
 
     def _stream_choices(self) -> dict[str, Any]:
-        asked = self.stream_of(self.usual_tasks)
+        asked = self.full_stream(self.usual_tasks)
         tasks = 1 if registry.get(self.method).one_task else self.usual_tasks
         usual = streams.STREAMS[asked["stream"]].defaults | {"stream": Job.stream, "tasks": tasks}
-        return _others(asked, usual)
+        return _differing(asked, usual)
 
     @property
     def data_sha256(self) -> str:
-        return self._known.sha256
+        return self._loaded_fingerprint.sha256
 
     @property
     def usual_tasks(self) -> int:
-        return self._known.usual_tasks if self.is_own else data.usual_tasks(self.dataset)
+        return (
+            self._loaded_fingerprint.usual_tasks
+            if self.has_own_data
+            else data.usual_tasks(self.dataset)
+        )
 
     @property
     def revision(self) -> int:
@@ -191,7 +194,7 @@ class Job:
         return devices.device_type(self.device)
 
     @property
-    def is_own(self) -> bool:
+    def has_own_data(self) -> bool:
         """Whether its data are the user's own files."""
         return is_path(self.dataset)
 
@@ -199,15 +202,15 @@ class Job:
     def dataset_identity(self) -> str:
         """Which dataset, for people: its name, or the whole path of the user's own, however it was
         written; as text that can be recorded and be part of a folder's name."""
-        return printable(str(Path(self.dataset).resolve())) if self.is_own else self.dataset
+        return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
 
     @property
-    def _known(self) -> Fingerprint:
+    def _loaded_fingerprint(self) -> Fingerprint:
         if self.fingerprint is None:
             raise LookupError(f"the data of {self.method} on {self.dataset} have not been loaded")
         return self.fingerprint
 
-    def on(self, whole: data.Dataset) -> Job:
+    def with_data(self, whole: data.Dataset) -> Job:
         """The same job, once its data are known; `validation` holds a part of them out later."""
         usual = data.usual_tasks(whole.name, whole.classes)
         return replace(self, fingerprint=Fingerprint(whole.sha256(), usual))
@@ -245,13 +248,13 @@ class Job:
         """
         variant = Variant() if self.preset == COMMON else Variant({PRESET: self.preset})
         usual = self._defaults | self.chosen_preset().settings
-        others = _others(self.chosen_settings(), usual)
+        others = _differing(self.chosen_settings(), usual)
         variant |= {
             name: text for name, text in sorted(self.run_settings.items()) if name in others
         }
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.name not in BESIDE and value != option.default:
+            if option.name not in NOT_IN_VARIANT and value != option.default:
                 variant[option.name] = str(value)
         return variant
 
@@ -266,7 +269,7 @@ class Job:
         """All of it; `validation` holds out a part afterwards. What can be refused without data is
         refused before they are loaded."""
         registry.get(self.method)
-        self.asked_of_stream()
+        self.chosen_stream()
         return data.load(
             self.dataset,
             root=self.data_root,
@@ -279,11 +282,11 @@ class Job:
 
     def make(self, dataset: data.Dataset) -> tuple[Stream, Learner]:
         """The stream over a dataset that was loaded, and the learner, not yet prepared."""
-        from onepass.evaluation.scoring import check_prequential
+        from onepass.evaluation.scoring import expect_untrained_scores
 
         info = registry.get(self.method)
-        asked = self.stream_of(data.usual_tasks(dataset.name, dataset.classes))
-        stream = streams.make(dataset, asked, seed=self.seed)
+        asked = self.full_stream(data.usual_tasks(dataset.name, dataset.classes))
+        stream = streams.make_stream(dataset, asked, seed=self.seed)
         if info.one_task and len(stream.tasks) > 1:
             raise InputError(
                 f"{self.method!r} learns all classes as one task, but stream {asked['stream']!r} "
@@ -291,24 +294,24 @@ class Job:
             )
         stream.check_scorable()
         if self.prequential:
-            check_prequential(info.learner)
+            expect_untrained_scores(info.learner)
         return stream, construct(info.learner, **self.arguments(stream))
 
-    def stream_of(self, usual_tasks: int) -> dict[str, Any]:
+    def full_stream(self, usual_tasks: int) -> dict[str, Any]:
         """The stream's table, with its number of tasks."""
-        asked, usual = self.asked_of_stream(), {"tasks": usual_tasks}
+        asked, usual = self.chosen_stream(), {"tasks": usual_tasks}
         if registry.get(self.method).one_task:  # whatever was asked
             asked.pop("tasks", None)
             usual = {"tasks": 1}
-        return streams.filled(asked, usual)
+        return streams.with_defaults(asked, usual)
 
-    def asked_of_stream(self) -> dict[str, Any]:
+    def chosen_stream(self) -> dict[str, Any]:
         """What the stream's line and the arguments beside it say together."""
         names = ("tasks", "batch", "class_order")
         usual = {one.name: one.default for one in fields(self) if one.name in names}
         given = {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
         del usual["tasks"]  # depends on the data
-        return streams.asked(self.stream, given, usual)
+        return streams.parse_with_options(self.stream, given, usual)
 
     def arguments(self, stream: Stream) -> dict[str, Any]:
         """Constructor defaults, then the preset, then what was set by hand."""
@@ -364,7 +367,7 @@ def preset_names(learner: type[Learner]) -> list[str]:
     return [name for name in PRESETS if name == COMMON or name in learner.presets]
 
 
-def _others(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+def _differing(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     """Those that are not as usual."""
     return {key: one for key, one in values.items() if key not in usual or usual[key] != one}
 

@@ -23,33 +23,33 @@ def status_of(folder: RunFolder) -> tuple[RunStatus, str]:
     return ("being run", "") if folder.is_being_run() else _status(folder)
 
 
-def set_aside(folder: RunFolder) -> tuple[str, Path] | None:
+def set_aside_if_damaged(folder: RunFolder) -> tuple[str, Path] | None:
     """Moves a damaged folder out of the way, whole, to a name that says so. Returns what was wrong
     and where it is now; None if it is damaged no longer: another process was here before."""
     try:
         with folder.locked():
             status, problem = _status(folder)
-            return (problem, folder.set_aside()) if status == "damaged" else None
+            return (problem, folder.move_aside()) if status == "damaged" else None
     except RunError:
         if status_of(folder)[0] == "damaged":
             raise
         return None
 
 
-def finished(folder: RunFolder, job: Job) -> Result | None:
+def finished_result(folder: RunFolder, job: Job) -> Result | None:
     """Returns the result of a job's run; None if that has not come to its end, or if the folder
     holds another run or is damaged, as whoever runs the job will say."""
     try:
         described, result = folder.description(), folder.result()
         if described is not None and result is not None:
-            check_same_run(folder, described, job)
+            expect_same_run(folder, described, job)
             return result
     except RunError:
         pass
     return None
 
 
-def check_same_run(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
+def expect_same_run(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
     """Raises a RunError if a folder, described by `found`, holds another run than the job's. Data
     that are not known yet are not compared."""
     if "identity" not in found:
@@ -60,12 +60,15 @@ def check_same_run(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
     asked = dict(found["job"])
     if job.fingerprint is None:
         job = replace(job, fingerprint=Fingerprint(str(asked.get("data_sha256")), 0))
-    wanted = job.known_by
+    wanted = job.identity_fields
     if asked.get("data_sha256") != wanted["data_sha256"]:
         raise RunError(f"{folder.path} was begun on other data than {job.dataset!r} is now")
     names = [name for name in {**wanted, **asked} if asked.get(name) != wanted.get(name)]
     if names:
-        told = [f"{name} {shown(asked.get(name))}, not {shown(wanted.get(name))}" for name in names]
+        told = [
+            f"{name} {abbreviated(asked.get(name))}, not {abbreviated(wanted.get(name))}"
+            for name in names
+        ]
         raise RunError(f"{folder.path} holds a run with other settings: {', '.join(told)}")
 
 
@@ -91,6 +94,6 @@ def _damage(folder: RunFolder, described: bool, result: Result | None) -> str:
     return ""
 
 
-def shown(value: Any) -> str:
+def abbreviated(value: Any) -> str:
     """Returns as much of a value as an error has room for."""
     return SHORT.repr(value)

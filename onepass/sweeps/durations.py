@@ -60,7 +60,7 @@ class Durations:
         images = _images_per_sample(job)
         if not rates or not images:
             return None
-        asked = job.asked_of_stream()
+        asked = job.chosen_stream()
         usual = streams.STREAMS[asked["stream"]].defaults
         which = (*place, *_stream(job.validation, usual | asked))
         return self._samples.get(which, self._samples[place]) * images * _recent(rates)
@@ -79,12 +79,12 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
 
 
 def _images_per_sample(job: Job) -> float:
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
 
     memory = {"memory": job.memory} if job.uses_memory else {}
     learner = construct(registry.get(job.method).learner, **memory, **job.chosen_settings())
-    batch = int(job.asked_of_stream().get("batch", Job.batch))
-    images = images_of(learner, batch)
+    batch = int(job.chosen_stream().get("batch", Job.batch))
+    images = images_per_batch(learner, batch)
     return (images.trained + SCORED * images.scored) / batch
 
 

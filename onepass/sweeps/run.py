@@ -21,10 +21,10 @@ from onepass.runs import lines
 from onepass.runs.folder import RunFolder, make_folder
 from onepass.runs.result import Result
 from onepass.runs.spec import CheckpointEvery, Job
-from onepass.runs.status import RunStatus, finished, set_aside
+from onepass.runs.status import RunStatus, finished_result, set_aside_if_damaged
 from onepass.sweeps import runner, sweep_file
 from onepass.sweeps.durations import Durations
-from onepass.sweeps.notes import notes
+from onepass.sweeps.notices import notices
 from onepass.sweeps.runner import EndedRun, SurveyedRun
 from onepass.sweeps.sweep_file import PlannedRun
 
@@ -132,16 +132,16 @@ def sweep(
     ['er-digits-m100-s0', 'gsa-digits-m100-s0', 'er-digits-m100-s1', 'gsa-digits-m100-s1']
     """
     until = math.inf if time_limit is None else time.monotonic() + _seconds(time_limit)
-    planned = sweep_file.read(
+    planned = sweep_file.read_sweep_file(
         Path(file) if isinstance(file, str) else file,
         device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
         imports=imports,
     )
-    planned = _on([dataset] if isinstance(dataset, str) else dataset, planned, file)
+    planned = _on_datasets([dataset] if isinstance(dataset, str) else dataset, planned, file)
     lines_file = None if append is None else Path(append)
     with _folder(out, lines_file) as folder:
-        return complete(
+        return complete_runs(
             planned,
             RunOptions(folder, True, checkpoint, anyway),
             append=lines_file,
@@ -154,7 +154,7 @@ def sweep(
         )
 
 
-def complete(
+def complete_runs(
     planned: Sequence[PlannedRun],
     options: RunOptions,
     *,
@@ -168,33 +168,33 @@ def complete(
 ) -> list[SweptRun]:
     """Does what is not done yet of runs that are planned, until some time (of `time.monotonic`).
     Returns them, each once; `kept`: their folders are not temporary."""
-    planned = sweep_file.without_repeats(_fingerprinted(planned, all_data=append is not None))
+    planned = sweep_file.without_repeats(_with_fingerprints(planned, all_data=append is not None))
     if any(run.job.deterministic for run in planned):
         devices.allow_determinism()
     if append is not None:
-        lines.check_name(append)
-    held = lines.read(append) if append is not None and append.exists() else []
+        lines.expect_lines_name(append)
+    held = lines.read_results(append) if append is not None and append.exists() else []
     surveyed = runner.survey(planned, options.out, held)
     durations = Durations([*held, *(run.result for run in surveyed if run.result)])
     if dry_run:
-        return [_foreseen(run, durations) for run in surveyed]
-    executor = executors.choose([run.job for run in planned], jobs, isolated=True)
+        return [_forecast(run, durations) for run in surveyed]
+    executor = executors.choose_executor([run.job for run in planned], jobs, isolated=True)
     listener = listener or SweepListener()
-    for text in notes(surveyed, kept=kept):
+    for text in notices(surveyed, kept=kept):
         listener.noted(text)
-    account = _Account(surveyed, options.out, append, listener)
+    account = _SweepRecord(surveyed, options.out, append, listener)
     todo = account.begin(surveyed, {result.identity for result in held})
     if until == math.inf:  # else only few of them may ever start
-        runner.check([planned[number] for number in todo], executor)
+        runner.validate_runs([planned[number] for number in todo], executor)
     make_folder(options.out)  # if it cannot be, no run can, and that is said once
     listener.started(account.runs)
-    _carry_out(todo, account, options, executor, durations, until, fail_fast)
+    _execute(todo, account, options, executor, durations, until, fail_fast)
     return account.runs
 
 
-def _carry_out(
+def _execute(
     todo: Sequence[int],
-    account: _Account,
+    account: _SweepRecord,
     options: RunOptions,
     executor: Executor,
     durations: Durations,
@@ -208,7 +208,7 @@ def _carry_out(
 
     planned = [account.planned[number] for number in todo]
     with closing(
-        runner.carry_out(planned, options, executor, durations, watch, until=until)
+        runner.execute_runs(planned, options, executor, durations, watch, until=until)
     ) as endings:
         for ended in endings:
             account.end(todo[ended.number], ended)
@@ -217,11 +217,11 @@ def _carry_out(
     for place, number in enumerate(todo):  # what ended in the moment in which all was stopped
         if account.runs[number].state == "left":
             job = planned[place].job
-            if result := finished(RunFolder.of(job, options.out), job):
+            if result := finished_result(RunFolder.of(job, options.out), job):
                 account.end(number, EndedRun(place, result))
 
 
-class _Account:
+class _SweepRecord:
     """Keeps what has become of each run, by its number, tells the listener, and adds lines."""
 
     def __init__(
@@ -246,7 +246,7 @@ class _Account:
                 if found.result.identity not in held:
                     self._keep(found.result)
                 continue
-            if found.state == "damaged" and (moved := set_aside(found.folder)):
+            if found.state == "damaged" and (moved := set_aside_if_damaged(found.folder)):
                 problem, aside = moved
                 self.listener.noted(f"{problem}; moved to {aside.name}, and run again")
             todo.append(number)
@@ -267,7 +267,7 @@ class _Account:
     def _keep(self, result: Result) -> None:
         """Adds a line, if that is wanted, and once, whoever else appends to the file."""
         if self.append is not None:
-            lines.append(self.append, result, once=True)
+            lines.append_result(self.append, result, once=True)
 
     def _told(self, job: Job, problem: Exception) -> str:
         """Returns what went wrong in which run, and where there is more about it."""
@@ -276,13 +276,13 @@ class _Account:
         return told if job.folder_name in told else f"{job.folder_name}: {told}"
 
 
-def _foreseen(found: SurveyedRun, durations: Durations) -> SweptRun:
+def _forecast(found: SurveyedRun, durations: Durations) -> SweptRun:
     seconds = None if found.result else durations.expected(found.job)
     priority = found.planned.priority + 1
     return SweptRun(found.job, priority, found.state, found.result, expected_seconds=seconds)
 
 
-def _on(
+def _on_datasets(
     datasets: Sequence[str], planned: Sequence[PlannedRun], file: Path | str | Mapping[str, Any]
 ) -> list[PlannedRun]:
     """Returns the runs on these datasets, or all: not every machine has the files of every one."""
@@ -294,19 +294,19 @@ def _on(
     return [run for run in planned if not datasets or run.job.dataset in datasets]
 
 
-def _fingerprinted(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
+def _with_fingerprints(planned: Sequence[PlannedRun], *, all_data: bool) -> list[PlannedRun]:
     """Returns the runs with the fingerprints of their data. To find a run among lines there is no
     way without; run folders of datasets that have a name are found without, and their data may be
     gone."""
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
 
-    supplies = Supplies()
+    resources = RunResources()
 
     def with_fingerprint(job: Job) -> Job:
         try:
-            return supplies.known(job)
+            return resources.with_fingerprint(job)
         except DataError:
-            if all_data or job.is_own:
+            if all_data or job.has_own_data:
                 raise
             return job
 

@@ -15,7 +15,7 @@ from onepass.executors import Executor, RunOptions, Watch
 from onepass.runs.folder import RunFolder
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
-from onepass.runs.status import RunStatus, finished, status_of
+from onepass.runs.status import RunStatus, finished_result, status_of
 from onepass.sweeps.durations import Durations, run_kind
 from onepass.sweeps.scheduler import Scheduler
 from onepass.sweeps.sweep_file import PlannedRun
@@ -60,19 +60,19 @@ def _found(run: PlannedRun, folder: RunFolder, held: Mapping[str, Result]) -> Su
         return SurveyedRun(run, "finished", folder, line)
     state, _ = status_of(folder)
     if state == "finished":
-        result = finished(folder, run.job)
+        result = finished_result(folder, run.job)
         return SurveyedRun(run, "finished" if result else "to run", folder, result)
     return SurveyedRun(run, state, folder)
 
 
-def check(planned: Sequence[PlannedRun], executor: Executor) -> None:
+def validate_runs(planned: Sequence[PlannedRun], executor: Executor) -> None:
     """Refuses what can be refused before the first run starts: one of each kind will do."""
     first = {run_kind(run.job): run.job for run in reversed(planned)}
     for job in first.values():
         executor.check(job)
 
 
-def carry_out(
+def execute_runs(
     planned: Sequence[PlannedRun],
     options: RunOptions,
     executor: Executor,
@@ -97,16 +97,16 @@ def carry_out(
         ):
             scheduler.ended(number)
             if isinstance(outcome, BusyError):
-                scheduler.passed.append(number)
+                scheduler.passed_over.append(number)
                 continue
             if isinstance(outcome, Result):
                 durations.learn(outcome)
             yield EndedRun(left[number], outcome)
-        left = [left[number] for number in scheduler.passed]
+        left = [left[number] for number in scheduler.passed_over]
         _wait_for_any([RunFolder.of(planned[index].job, options.out) for index in left], until)
         for index in list(left):
             job = planned[index].job
-            if (result := finished(RunFolder.of(job, options.out), job)) is not None:
+            if (result := finished_result(RunFolder.of(job, options.out), job)) is not None:
                 left.remove(index)
                 yield EndedRun(index, result, elsewhere=True)
 

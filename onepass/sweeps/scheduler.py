@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onepass.runs.folder import RunFolder
 from onepass.runs.spec import Job
-from onepass.runs.status import finished
+from onepass.runs.status import finished_result
 from onepass.sweeps.durations import Durations, RunKind, run_kind
 from onepass.sweeps.sweep_file import PlannedRun
 
@@ -38,7 +38,7 @@ class Scheduler:
         self.kinds = [run_kind(run.job) for run in planned]
         self.waiting = list(range(len(planned)))
         self.trials: dict[int, RunKind] = {}  # runs that are being measured
-        self.passed: list[int] = []
+        self.passed_over: list[int] = []
 
     def take(self, fits: Callable[[Job], bool]) -> int | None:
         for index in self._in_turn():
@@ -47,8 +47,8 @@ class Scheduler:
                 continue
             self.waiting.remove(index)
             folder = RunFolder.of(job, self.out)
-            if folder.is_being_run() or finished(folder, job):
-                self.passed.append(index)
+            if folder.is_being_run() or finished_result(folder, job):
+                self.passed_over.append(index)
                 continue
             if self.durations.expected(job) is None:
                 self.trials[index] = self.kinds[index]

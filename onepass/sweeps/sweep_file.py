@@ -74,7 +74,7 @@ class PlannedRun:
     priority: int
 
 
-def read(
+def read_sweep_file(
     source: Path | Mapping[str, Any],
     *,
     device: str = "auto",
@@ -88,7 +88,7 @@ def read(
     content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
     plugins.import_modules(modules)
-    _check(path, content)
+    _expect_valid(path, content)
     grids = content.get("grid", [{}])
     counted = 0
     planned: list[PlannedRun] = []
@@ -115,14 +115,14 @@ def _imports(path: Path, content: Table) -> list[str]:
     return modules
 
 
-def _check(path: Path, content: Table) -> None:
+def _expect_valid(path: Path, content: Table) -> None:
     for name in content:
         if name in TABLES:
             continue
         if name in OPTIONS:
             raise InputError(f"{path}: {name} belongs below [defaults] or [[grid]]")
         raise UnknownNameError(f"key of {path}", name, TABLES)
-    _check_table(path, "[defaults]", content.get("defaults", {}))
+    _expect_valid_table(path, "[defaults]", content.get("defaults", {}))
     for kind, own in (("dataset", "dataset"), ("method", "methods")):
         tables = content.get(kind, {})
         _expect(path, f"[{kind}]", tables, dict)
@@ -131,13 +131,13 @@ def _check(path: Path, content: Table) -> None:
             if not _exists(kind, name):
                 valid = data.dataset_names() if kind == "dataset" else registry.METHODS.names()
                 raise InputError(f"{path}: {where}: {UnknownNameError(kind, name, valid)}")
-            _check_table(path, where, table, without=own)
+            _expect_valid_table(path, where, table, without=own)
     grids = content.get("grid", [{}])
     _expect(path, "[[grid]]", grids, list)
     if not grids:
         raise InputError(f"{path}: there is no [[grid]]")
     for number, table in enumerate(grids, start=1):
-        _check_table(path, f"[[grid]] {number}", table)
+        _expect_valid_table(path, f"[[grid]] {number}", table)
 
 
 def _exists(kind: str, name: str) -> bool:
@@ -152,7 +152,7 @@ def _expect(path: Path, where: str, value: object, kind: type) -> None:
         raise InputError(f"{path}: {where} must be {wanted}, not {quoted(value)}")
 
 
-def _check_table(path: Path, where: str, table: Table, without: str = "") -> None:
+def _expect_valid_table(path: Path, where: str, table: Table, without: str = "") -> None:
     _expect(path, where, table, dict)
     for name, value in table.items():
         valid = [option for option in OPTIONS if option != without]
@@ -160,24 +160,24 @@ def _check_table(path: Path, where: str, table: Table, without: str = "") -> Non
             raise UnknownNameError(f"key of {path} {where}", name, valid)
         told = f"{path}: {where} {name}"
         if name == "set":
-            _check_settings(told, value)
+            _expect_valid_settings(told, value)
             continue
         values = value if isinstance(value, list) and name != "seeds" else [value]
         if not values:
             raise InputError(f"{told} is an empty list")
         for alternative in values:
             expect_type(told, alternative, OPTIONS[name])
-            _check_range(told, name, alternative)
+            _expect_in_range(told, name, alternative)
 
 
-def _check_range(told: str, name: str, value: Any) -> None:
+def _expect_in_range(told: str, name: str, value: Any) -> None:
     least, most = LEAST.get(name, -LARGEST_INT), MOST.get(name, LARGEST_INT)
     if isinstance(value, int) and not least <= value <= most:
         limit = f"at least {least}" if value < least else f"at most {most}"
         raise InputError(f"{told} must be {limit}, not {value}")
 
 
-def _check_settings(told: str, settings: Any) -> None:
+def _expect_valid_settings(told: str, settings: Any) -> None:
     expect_type(told, settings, dict)
     for name, value in settings.items():
         values = value if isinstance(value, list) else [value]
@@ -196,7 +196,7 @@ def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Tab
     methods = grid.get("methods", defaults.get("methods"))
     if methods is None:
         raise InputError(f"{path}: {where} names no methods; write methods = [...]")
-    for method in _every(methods):
+    for method in _all_methods(methods):
         own = content.get("method", {}).get(method, {})
         for dataset in _listed(_merged(defaults, own, grid).get("dataset", Job.dataset)):
             theirs = content.get("dataset", {}).get(dataset, {})
@@ -204,7 +204,7 @@ def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Tab
             yield {**merged, "methods": method, "dataset": dataset}
 
 
-def _every(methods: Any) -> list[str]:
+def _all_methods(methods: Any) -> list[str]:
     """`all` stands for every method that there is, as on the command line."""
     names = _listed(methods)
     return [info.key for info in registry.methods()] if "all" in names else names
@@ -242,7 +242,7 @@ def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
         chosen = dict(zip(axes, values, strict=True))
         try:
             job = _job(path, chosen, tuple(_listed(table.get("probe", []))), here)
-            _check_names(job)
+            _expect_known_names(job)
         except OnepassError as problem:
             told = f"{chosen['methods']} on {chosen['dataset']}"
             raise InputError(f"{path}: {where}: {told}: {problem}") from None
@@ -273,13 +273,13 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     return Job(method=chosen["methods"], settings=settings, probes=watched, **options, **here)
 
 
-def _check_names(job: Job) -> None:
+def _expect_known_names(job: Job) -> None:
     """What can be refused without data."""
-    if not job.is_own and not data.is_known(job.dataset):
+    if not job.has_own_data and not data.is_known(job.dataset):
         raise UnknownNameError("dataset", job.dataset, data.dataset_names())
     job.chosen_settings()
-    job.asked_of_stream()
-    probes.check(job.probes)
+    job.chosen_stream()
+    probes.expect_probes(job.probes)
 
 
 def without_repeats(planned: Sequence[PlannedRun]) -> list[PlannedRun]:

@@ -13,7 +13,7 @@ from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import Point
 from onepass.executors import RunOptions
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.tuning.study import Study
@@ -34,15 +34,15 @@ class TrialOptions(RunOptions):
     searched: tuple[str, ...] = ()
     first_seed: int = 0
 
-    def run(self, job: Job, listener: Listener, supplies: Supplies) -> Result:
+    def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         own = {name: job.settings[name] for name in self.searched}
         study = _study(self.study)
-        number = study.first_with(own)
+        number = study.first_trial_with(own)
         reporter = [Reporter(study, number)] if job.seed == self.first_seed else []
         try:
-            return super().run(job, Audience([listener, *reporter]), supplies)
+            return super().run(job, Audience([listener, *reporter]), resources)
         except (InputError, TrainingError) as problem:  # the fault of these settings
-            study.give_up(number, str(problem))
+            study.mark_stopped(number, str(problem))
             raise
 
 
@@ -64,7 +64,7 @@ class Reporter(Listener):
         self.scores.append(point.accuracy)
         promising = self.study.report(self.trial, point.step, mean(self.scores))
         if not promising and point.step > self.spared:
-            self.study.give_up(self.trial)
+            self.study.mark_stopped(self.trial)
             raise StoppedEarlyError(f"stopped after {point.step} steps: most others were better")
 
     def state_dict(self) -> dict[str, Any]:

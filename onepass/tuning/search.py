@@ -13,7 +13,7 @@ from onepass.base.errors import RunError
 from onepass.base.text import printable, shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
-from onepass.runs.resources import Supplies
+from onepass.runs.resources import RunResources
 from onepass.tuning.pruning import TrialOptions
 from onepass.tuning.spec import SearchSpec
 from onepass.tuning.study import Study
@@ -23,7 +23,7 @@ Watch = Callable[[int, int, Progress], None]
 
 
 @dataclass(frozen=True)
-class Standing:
+class SearchProgress:
     """How far a search is: how many trials have ended, how many of them were stopped early, what
     was wrong with those that could not be run; and the best: its number, value and settings, which
     `best_file` holds too. `run` is the trial and seed of the run that has just ended."""
@@ -53,21 +53,21 @@ class Search:
         self.file = folder / "study.db"
         self.best_file = folder / "best.toml"
 
-    def go_on(
+    def run(
         self, executor: Executor, trials: int, watch: Watch = lambda trial, seed, progress: None
-    ) -> Generator[Standing, None, None]:
+    ) -> Generator[SearchProgress, None, None]:
         """Searches on to so many trials in all. Yields how it stands, at first and whenever a run
         has ended. `watch` is told how far the run of a trial and seed is."""
-        supplies = Supplies()
-        self.spec = replace(self.spec, job=supplies.known(self.spec.job))
-        self.spec.check(supplies)
+        resources = RunResources()
+        self.spec = replace(self.spec, job=resources.with_fingerprint(self.spec.job))
+        self.spec.check(resources)
         with self._held():
             study = Study(self.file)
-            study.compare(self.spec.described(), self.folder)
+            study.expect_same_search(self.spec.description(), self.folder)
             executor.check(self.spec.job)
             queue = TrialQueue(self.spec, study, trials)
             yield self._standing(study, None)
-            if queue.any_left():
+            if queue.has_runs():
                 options = TrialOptions(
                     self.folder / "runs",
                     resume=True,
@@ -99,13 +99,13 @@ class Search:
                 raise RunError(f"{self.folder} is being searched by another process") from None
             yield
 
-    def _standing(self, study: Study, run: tuple[int, int] | None) -> Standing:
+    def _standing(self, study: Study, run: tuple[int, int] | None) -> SearchProgress:
         """The best settings so far are written whenever they are others."""
         ended = [trial for trial in study.trials() if trial.state.is_finished()]
         whole = [trial for trial in ended if trial.state == study.states.COMPLETE]
         problems = [trial.user_attrs["problem"] for trial in ended if "problem" in trial.user_attrs]
         stopped = len(ended) - len(whole) - len(problems)
-        standing = Standing(run, len(ended), stopped, problems, self.best_file)
+        standing = SearchProgress(run, len(ended), stopped, problems, self.best_file)
         if not whole:
             return standing
         best = max(whole, key=lambda trial: (trial.value, -trial.number))
@@ -116,7 +116,7 @@ class Search:
             fileio.write_atomically(self.best_file, lambda file: file.write(text))
         return standing
 
-    def _toml(self, standing: Standing) -> str:
+    def _toml(self, standing: SearchProgress) -> str:
         job, objective = self.spec.job, self.spec.objective
         words = ["onepass", "run", job.method, "--dataset", job.dataset, "--memory", job.memory]
         command = shlex.join(map(str, [*words, "--preset", job.preset, "--settings", "FILE"]))

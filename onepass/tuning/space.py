@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onepass.learning.learner import Learner
 
 KEYS = {"low": float, "high": float, "log": bool, "step": float}
-BESIDE = ("seed", "device", "memory")  # which the job passes on
+GIVEN_BY_THE_JOB = ("seed", "device", "memory")  # which the job passes on
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Space:
     """The settings that a trial chooses, by their names."""
 
     settings: dict[str, Range | Choice]
-    asked: dict[str, Any]  # as it stands in the file
+    table: dict[str, Any]  # as it stands in the file
 
     @classmethod
     def read(cls, table: Any, learner: type[Learner], where: str) -> Space:
@@ -81,7 +81,7 @@ class Space:
         hints = get_type_hints(learner)
         settings = {}
         for name, said in table.items():
-            if name in BESIDE:
+            if name in GIVEN_BY_THE_JOB:
                 raise InputError(f"{where}: {name} is given beside the space, not in it")
             expect_setting_name(learner, name)
             settings[name] = _read(f"{where}: {name}", said, hints[name])
@@ -122,7 +122,7 @@ def _read(name: str, said: Any, hint: Any) -> Range | Choice:
 
 
 def _range(name: str, said: dict[str, Any], hint: Any) -> Range:
-    whole = not _takes_fractions(hint)
+    whole = not _accepts_fractions(hint)
     for key in ("low", "high", "step"):
         if whole and isinstance(said.get(key), float):
             raise InputError(f"{name}.{key} must be a whole number, not {said[key]!r}")
@@ -131,12 +131,12 @@ def _range(name: str, said: dict[str, Any], hint: Any) -> Range:
         raise InputError(f"{name}: low must be below high, not {made.low!r} and {made.high!r}")
     if made.log and (made.low <= 0 or made.step is not None):
         raise InputError(f"{name}: log needs a low above 0 and takes no step")
-    if made.step is not None and (made.step <= 0 or _rest(made) > 1e-9):
+    if made.step is not None and (made.step <= 0 or _distance_from_a_step(made) > 1e-9):
         raise InputError(f"{name}: from low to high there must be a whole number of steps")
     return made
 
 
-def _takes_fractions(hint: Any) -> bool:
+def _accepts_fractions(hint: Any) -> bool:
     try:
         expect_type("", 0.5, hint)
     except InputError:
@@ -144,7 +144,7 @@ def _takes_fractions(hint: Any) -> bool:
     return True
 
 
-def _rest(made: Range) -> float:
+def _distance_from_a_step(made: Range) -> float:
     """How far the nearest whole number of steps is from the end."""
     steps = (made.high - made.low) / (made.step or 1)
     return abs(steps - round(steps))

@@ -39,7 +39,7 @@ LEAST = dict.fromkeys(["seeds", "image-size", "tasks", "batch", "every", "thread
 WITHOUT_FILE = Path("the search")  # in errors
 
 
-def read(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str, Any]]:
+def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str, Any]]:
     """Returns what a file, or what would stand in one, says is searched, and the options that it
     gives beside it, by the names of a job's fields; `seeds` and `set` are two of them."""
     file = source if isinstance(source, Path) else WITHOUT_FILE
@@ -53,7 +53,7 @@ def read(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str
     for name, value in table.items():
         if name not in OPTIONS:
             raise UnknownNameError(f"option in {file}", name, OPTIONS)
-        check_option(f"{file}: {name}", name, value)
+        expect_option(f"{file}: {name}", name, value)
     options = {name.replace("-", "_"): value for name, value in table.items()}
     options["set"] = as_texts(table.get("set", {}))
     for net in (options["set"].get("net"), *_choices(content.get("space"), "net")):
@@ -61,7 +61,7 @@ def read(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str
     return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
 
 
-def check_option(told: str, name: str, value: Any) -> None:
+def expect_option(told: str, name: str, value: Any) -> None:
     expect_type(told, value, OPTIONS[name])
     if value is not None and name in LEAST and value < LEAST[name]:
         raise InputError(f"{told} must be at least {LEAST[name]}, not {value}")

@@ -12,11 +12,11 @@ from onepass.runs.spec import OWN, Job
 from onepass.tuning.space import Space
 
 if TYPE_CHECKING:
-    from onepass.runs.resources import Supplies
+    from onepass.runs.resources import RunResources
     from onepass.runs.result import Result
 
 OBJECTIVES = ("mean", "accuracy", "anytime")
-BESIDE = (
+NOT_COMPARED = (
     *("method", "settings", "seed", "data_root", "probes", "imports", "fingerprint"),
     *("label", "test"),
 )
@@ -35,7 +35,7 @@ class SearchSpec:
     seeds: int = 1
     seed: int = 0
 
-    def check(self, supplies: Supplies) -> None:
+    def check(self, resources: RunResources) -> None:
         """Refuses what can be refused before anything is run."""
         job = self.job
         if not 0 < job.validation < 1:
@@ -45,7 +45,7 @@ class SearchSpec:
             )
         if both := job.settings.keys() & self.space.settings.keys():
             raise InputError(f"{min(both)!r} is searched, and cannot be set too")
-        stream, learner = job.make(supplies.dataset(job))
+        stream, learner = job.make(resources.dataset(job))
         every = job.score_every(stream)
         if self.objective != "accuracy" and (every is None or len(stream) // every < FEWEST_POINTS):
             raise InputError(
@@ -56,17 +56,17 @@ class SearchSpec:
             tried = replace(job, settings={**job.settings, **chosen})
             construct(type(learner), **tried.arguments(stream))
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What makes two searches the same: what is asked, and not where something lies."""
-        job = {name: value for name, value in asdict(self.job).items() if name not in BESIDE}
+        job = {name: value for name, value in asdict(self.job).items() if name not in NOT_COMPARED}
         return {
             "method": self.job.method,
             "revision": self.job.revision,
-            "space": self.space.asked,
+            "space": self.space.table,
             "set": self.job.settings,
             **job,
             "device": self.job.device_kind,
-            "dataset": OWN if self.job.is_own else self.job.dataset,
+            "dataset": OWN if self.job.has_own_data else self.job.dataset,
             "data_sha256": self.job.data_sha256,
             "objective": self.objective,
             "seeds": self.seeds,

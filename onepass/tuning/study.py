@@ -18,7 +18,9 @@ from onepass.tuning.space import Space
 
 NAME = "onepass"
 STOPPED, PROBLEM = "stopped", "problem"
-FIRST = 5  # trials that must have been whole before one is stopped for being worse than they were
+FEWEST_COMPLETE = (
+    5  # trials that must have been whole before one is stopped for being worse than they were
+)
 WAIT = 60  # seconds for another process that writes
 
 
@@ -59,7 +61,7 @@ class Study:
             raise RunError(f"{file} cannot be used: {told[0] if told else problem!r}") from None
         self.number = self.storage.get_study_id_from_name(NAME)
 
-    def compare(self, asked: dict[str, Any], folder: Path) -> None:
+    def expect_same_search(self, asked: dict[str, Any], folder: Path) -> None:
         """A search that goes on is the one that was begun."""
         found = self.study.user_attrs.get("asked")
         wanted = json.loads(json.dumps(asked))
@@ -129,14 +131,14 @@ class Study:
         for trial in self.trials():
             if trial.state == self.states.COMPLETE and step in trial.intermediate_values:
                 whole.append(trial.intermediate_values[step])
-        return len(whole) < FIRST or value >= median(whole)
+        return len(whole) < FEWEST_COMPLETE or value >= median(whole)
 
-    def give_up(self, number: int, problem: str | None = None) -> None:
+    def mark_stopped(self, number: int, problem: str | None = None) -> None:
         """Says of a trial that it is not worth going on, or what is wrong with it."""
         key, what = (PROBLEM, problem) if problem else (STOPPED, True)
         self._write(number, key, what)
 
-    def first_with(self, settings: dict[str, str]) -> int:
+    def first_trial_with(self, settings: dict[str, str]) -> int:
         """The number of the trial that is run of all those with the same settings."""
         trials = (trial for trial in self.trials() if trial.user_attrs["settings"] == settings)
         return int(next(trials).number)
@@ -159,9 +161,9 @@ def optuna_module() -> Any:
 
 def _storage(optuna: Any, file: Path) -> Any:
     """A path may have letters in it that mean something in a URL, so it is in none."""
-    creator = partial(_connected, file)
+    creator = partial(_connect, file)
     return optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": creator})
 
 
-def _connected(file: Path) -> sqlite3.Connection:
+def _connect(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(file, timeout=WAIT, check_same_thread=False)

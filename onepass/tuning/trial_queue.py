@@ -24,17 +24,17 @@ class TrialQueue:
         self.jobs: list[Job] = []
         self.trial_of: list[Trial] = []
         self.waiting: list[int] = []
-        self.twins: dict[int, list[Trial]] = {}
+        self.duplicates: dict[int, list[Trial]] = {}
         for trial in study.unfinished():
             self._begin(trial)
 
-    def any_left(self) -> bool:
+    def has_runs(self) -> bool:
         while not self.waiting and len(self.study.trials()) < self.total:
             self._begin(self.study.ask(self.spec.space, self.spec.seed))
         return bool(self.waiting)
 
     def take(self, fits: Fits) -> int | None:
-        if self.any_left() and fits(self.jobs[self.waiting[0]]):
+        if self.has_runs() and fits(self.jobs[self.waiting[0]]):
             return self.waiting.pop(0)
         return None
 
@@ -61,13 +61,13 @@ class TrialQueue:
             self._tell(trial, Ending(mean(trial.scores[seed] for seed in sorted(trial.scores))))
 
     def _begin(self, trial: Trial) -> None:
-        first = self.study.first_with(trial.settings)
+        first = self.study.first_trial_with(trial.settings)
         if first == trial.number:
             self._add(trial, 0)
         elif ending := self.study.ending(first):
             self.study.tell(trial, ending)
         else:
-            self.twins.setdefault(first, []).append(trial)
+            self.duplicates.setdefault(first, []).append(trial)
 
     def _add(self, trial: Trial, number: int) -> None:
         self.waiting.append(len(self.jobs))
@@ -75,5 +75,5 @@ class TrialQueue:
         self.trial_of.append(trial)
 
     def _tell(self, trial: Trial, ending: Ending) -> None:
-        for alike in (trial, *self.twins.pop(trial.number, ())):
+        for alike in (trial, *self.duplicates.pop(trial.number, ())):
             self.study.tell(alike, ending)

@@ -18,22 +18,22 @@ from onepass.tuning.spec import OBJECTIVES, SearchSpec
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
     from onepass.executors import AtOnce
-    from onepass.tuning.search import Standing
+    from onepass.tuning.search import SearchProgress
 
 VALIDATION = 0.1
-MOST_AT_WORK = 1000  # no machine runs more at a time
+MOST_RUNS_AT_ONCE = 1000  # no machine runs more at a time
 
 
 class TuneListener:
     """Follows a search; a subclass writes only those hooks that it needs."""
 
-    def started(self, standing: Standing) -> None:
+    def started(self, standing: SearchProgress) -> None:
         """Whatever can be refused has been; so it stands, and the first run comes next."""
 
     def progressed(self, trial: int, seed: int, progress: Progress) -> None:
         """The run of a trial and seed goes on."""
 
-    def ended(self, standing: Standing) -> None:
+    def ended(self, standing: SearchProgress) -> None:
         """A run has ended, that of `standing.run`."""
 
 
@@ -60,7 +60,7 @@ def tune(
     threads: int | None = None,
     imports: Sequence[str] = (),
     listener: TuneListener | None = None,
-) -> Standing:
+) -> SearchProgress:
     """Searches a method's best settings on held-out training data, as `onepass tune` does, and
     returns how the search stands in the end: its best settings, and the file that holds them.
 
@@ -110,7 +110,7 @@ def tune(
             raise InputError(f"{name} must be at least {least}, not {number}")
     plugins.import_modules(imports)
     source = Path(space) if isinstance(space, str) else space
-    searched, fixed = space_file.read(source, method)
+    searched, fixed = space_file.read_space_file(source, method)
     given: dict[str, Any] = {
         "dataset": dataset,
         "memory": memory,
@@ -124,7 +124,7 @@ def tune(
     }
     for name, value in given.items():
         if value is not None:
-            space_file.check_option(name, name, value)
+            space_file.expect_option(name, name, value)
             fixed[name] = value
     chosen = fixed.pop("set") | space_file.as_texts(settings or {})
     per_trial = fixed.pop("seeds", 1)
@@ -140,17 +140,17 @@ def tune(
         devices.allow_determinism()
     spec = SearchSpec(job, searched, objective, per_trial, seed)
     folder = Path(f"tune-{method}" if out is None else out)
-    return _searched(spec, folder, trials, jobs, listener or TuneListener())
+    return _search(spec, folder, trials, jobs, listener or TuneListener())
 
 
-def _searched(
+def _search(
     spec: SearchSpec, folder: Path, trials: int, jobs: AtOnce, listener: TuneListener
-) -> Standing:
+) -> SearchProgress:
     """Searches, and returns how it stands in the end."""
     from onepass.tuning.search import Search
 
-    executor = executors.choose([spec.job] * min(trials, MOST_AT_WORK), jobs)
-    with closing(Search(spec, folder).go_on(executor, trials, listener.progressed)) as standings:
+    executor = executors.choose_executor([spec.job] * min(trials, MOST_RUNS_AT_ONCE), jobs)
+    with closing(Search(spec, folder).run(executor, trials, listener.progressed)) as standings:
         standing = next(standings)
         listener.started(standing)
         for standing in standings:

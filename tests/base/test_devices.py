@@ -8,7 +8,7 @@ from command import refused
 
 from onepass import InputError
 from onepass.base import devices
-from onepass.cli.run import thread_count
+from onepass.cli.run import parse_threads
 
 
 def test_apples_gpu_is_taken_where_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_there_are_no_subnormals_inside_and_outside_it_is_as_it_was(before: bool
 
 
 def test_threads_are_a_number_or_all_cores() -> None:
-    assert thread_count("auto") == devices.usable_cores() >= 1
-    assert thread_count("3") == 3
+    assert parse_threads("auto") == devices.usable_cores() >= 1
+    assert parse_threads("3") == 3
     for text in ("0", "1025", "many", "-1"):
         assert "--threads takes a number of CPU threads" in refused("run", "er", "--threads", text)

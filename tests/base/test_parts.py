@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from memories import samples
+from stores import samples
 
 from onepass.base.parts import ImageCount, Output, Samples, Step
 

@@ -298,5 +298,5 @@ def test_a_scale_that_is_a_whole_number_trains():
 
 def test_a_whole_number_makes_no_other_run():
     jobs = [Job("lucir", settings={"scale": text}) for text in ("10", "10.0", "1e1")]
-    names = {(job.on(onepass.load("digits")).identity, job.folder_name) for job in jobs}
+    names = {(job.with_data(onepass.load("digits")).identity, job.folder_name) for job in jobs}
     assert len(names) == 1

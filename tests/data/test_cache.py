@@ -13,7 +13,7 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import cut, flip, noise
+from formats import flip_byte, noise, truncate
 from PIL import Image
 
 import onepass
@@ -35,7 +35,7 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def images():
     whole = noise(3, (3, 6, 5), train=8, test=2)
-    return formats.ImageCount(
+    return formats.SplitImages(
         *formats.by_class(whole.train_x, whole.train_y),
         *formats.by_class(whole.test_x, whole.test_y),
     )
@@ -185,7 +185,7 @@ def test_an_empty_variable_is_none(source, tmp_path, monkeypatch):
 
 
 def added(source):
-    (source / "train" / "bee" / "z.png").write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    (source / "train" / "bee" / "z.png").write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 def removed(source):
@@ -194,7 +194,7 @@ def removed(source):
 
 def rewritten(source):
     path = sorted((source / "train" / "bee").iterdir())[2]
-    path.write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    path.write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 def renamed(source):
@@ -214,7 +214,7 @@ def another_class(source):
 
 def the_test_part(source):
     path = sorted((source / "test" / "cow").iterdir())[1]
-    path.write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    path.write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_source_of_the_same_size_and_other_pixels_is_noticed(tmp_path):
 def test_a_source_that_became_bad_is_not_answered_from_the_cache(source, entry, images):
     path = sorted((source / "train" / "bee").iterdir())[2]
     whole = path.read_bytes()
-    cut(path)
+    truncate(path)
     for _ in range(2):
         with pytest.raises(DataError, match=path.name):
             onepass.load(str(source))
@@ -295,14 +295,14 @@ def at(name, harm, *how):
 
 
 DAMAGE = {
-    **{f"{name} cut short": at(f"{name}.npy", cut) for name in ARRAYS},
-    **{f"a byte of {name}": at(f"{name}.npy", flip, 0.9) for name in ARRAYS},
-    "a byte of a header": at("train_x.npy", flip, 0.01),
-    "an empty array": at("train_x.npy", cut, 0.0),
+    **{f"{name} cut short": at(f"{name}.npy", truncate) for name in ARRAYS},
+    **{f"a byte of {name}": at(f"{name}.npy", flip_byte, 0.9) for name in ARRAYS},
+    "a byte of a header": at("train_x.npy", flip_byte, 0.01),
+    "an empty array": at("train_x.npy", truncate, 0.0),
     **{f"{name} gone": gone(f"{name}.npy") for name in ARRAYS},
     "meta.json gone": gone("meta.json"),
     "empty meta.json": meta(""),
-    "meta.json cut short": at("meta.json", cut),
+    "meta.json cut short": at("meta.json", truncate),
     "meta.json of nothing": meta("null"),
     "meta.json of a list": meta("[1, 2]"),
     "meta.json of a number": meta("1"),
@@ -377,7 +377,7 @@ def test_an_array_that_was_only_touched_is_not_decoded_again(source, entry, imag
 def test_an_array_cut_short_is_noticed_whatever_the_clock_shows(source, entry, images, caplog):
     path = entry / "train_x.npy"
     stat = path.stat()
-    os.utime(cut(path), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    os.utime(truncate(path), ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert same(onepass.load(str(source)), images)
     assert str(path) in caplog.text
 
@@ -386,7 +386,7 @@ def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
     assert cache.find_damage(entry, thorough=True) is None
     path = entry / "train_x.npy"
     stat = path.stat()
-    flip(path)
+    flip_byte(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert str(path) in cache.find_damage(entry, thorough=True)
 

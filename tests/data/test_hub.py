@@ -53,8 +53,8 @@ def repository(library, folder, name, images):
     """A folder with the schema of a published dataset; class names are in no order."""
     schema = SCHEMAS[name]
     parts = {
-        "train": ([formats.encoded(x) for x in images.train_x], images.train_y.tolist()),
-        schema["test"]: ([formats.encoded(x) for x in images.test_x], images.test_y.tolist()),
+        "train": ([formats.encode(x) for x in images.train_x], images.train_y.tolist()),
+        schema["test"]: ([formats.encode(x) for x in images.test_x], images.test_y.tolist()),
     }
     return write(library, folder, parts, class_names(name), schema["image"], schema["label"])
 
@@ -135,15 +135,15 @@ def test_greyscale_files_of_a_repository_become_colour(library, tmp_path):
     images = example("tiny-imagenet")
     images.train_x[:] = images.train_x[:, :1]
     parts = {
-        "train": ([formats.encoded(x[:1]) for x in images.train_x], images.train_y),
-        "valid": ([formats.encoded(x) for x in images.test_x], images.test_y),
+        "train": ([formats.encode(x[:1]) for x in images.train_x], images.train_y),
+        "valid": ([formats.encode(x) for x in images.test_x], images.test_y),
     }
     folder = write(library, tmp_path / "hub", parts, class_names("tiny-imagenet"))
     assert same(download_dataset(at(folder, "tiny-imagenet")), images)
 
 
 def test_plain_whole_numbers_are_labels_too(library, tmp_path):
-    contents = [formats.encoded(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
+    contents = [formats.encode(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
     parts = {"train": (contents, [5, 2, 9, 9, 2, 5]), "test": (contents[:2], [9, 5])}
     source = hub.download_from_hub(write(library, tmp_path / "hub", parts), (1, 4, 4)).undecoded
     assert source.class_names == ("2", "5", "9")
@@ -162,7 +162,7 @@ def refused(folder, *said, shape=(1, 4, 4)):
         assert str(words) in str(caught.value)
 
 
-GOOD = ([formats.encoded(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
+GOOD = ([formats.encode(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
@@ -200,7 +200,7 @@ def test_an_image_of_another_size_is_named_with_its_repository(library, tmp_path
 
 def test_a_file_that_is_no_parquet_is_named(library, tmp_path):
     folder = write(library, tmp_path / "hub", {"train": GOOD, "test": GOOD}, "ab")
-    formats.cut(next((folder / "data").iterdir()))
+    formats.truncate(next((folder / "data").iterdir()))
     refused(folder)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from registries import put_back
+from isolated_registries import isolate_registries
 
 import onepass
 from onepass import InputError, data
@@ -15,7 +15,7 @@ from onepass.runs.spec import Job
 
 @pytest.fixture(autouse=True)
 def own_datasets(monkeypatch):
-    put_back(monkeypatch, DATASETS)
+    isolate_registries(monkeypatch, DATASETS)
 
 
 def made(**changes):

@@ -3,7 +3,7 @@ changed."""
 
 import pytest
 import torch
-from stopping import coloured_stream
+from resumed import coloured_stream
 
 import onepass
 from onepass import CheckpointError, InputError

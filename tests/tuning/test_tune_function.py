@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from command import onepass as command
-from studies import hurry
+from fast_studies import no_disk_sync
 
 import onepass
 from onepass.base.errors import OnepassError, TrainingError
 from onepass.evaluation.callbacks import Progress
-from onepass.tuning.search import Standing
+from onepass.tuning.search import SearchProgress
 from onepass.tuning.tune import TuneListener
 
 SPACE: dict[str, Any] = {
@@ -34,27 +34,27 @@ batch = 60
 @pytest.fixture(autouse=True)
 def in_a_hurry() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        hurry(patched)
+        no_disk_sync(patched)
         yield
 
 
-def tuned(out: Path, space: Any = SPACE, trials: int = 2, **options: Any) -> Standing:
+def tuned(out: Path, space: Any = SPACE, trials: int = 2, **options: Any) -> SearchProgress:
     return onepass.tune("er", space, trials, out=out, device="cpu", **options)
 
 
 class Heard(TuneListener):
     def __init__(self) -> None:
-        self.first: Standing | None = None
+        self.first: SearchProgress | None = None
         self.steps: dict[tuple[int, int], int] = {}
         self.ends: list[tuple[int, int] | None] = []
 
-    def started(self, standing: Standing) -> None:
+    def started(self, standing: SearchProgress) -> None:
         self.first = standing
 
     def progressed(self, trial: int, seed: int, progress: Progress) -> None:
         self.steps[trial, seed] = progress.step
 
-    def ended(self, standing: Standing) -> None:
+    def ended(self, standing: SearchProgress) -> None:
         self.ends.append(standing.run)
 
 

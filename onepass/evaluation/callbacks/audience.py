@@ -35,48 +35,48 @@ class Audience(Listener):
     def __init__(
         self, listeners: Sequence[Listener], dropped: Mapping[str, str] | None = None
     ) -> None:
-        self.everyone = list(listeners)
+        self.listeners = list(listeners)
         self.dropped = dict(dropped or {})
-        self.present = [one for one in self.everyone if one.key not in self.dropped]
-        check_keys(self.everyone)
+        self.active = [one for one in self.listeners if one.key not in self.dropped]
+        expect_distinct_keys(self.listeners)
 
     def started(self, run: Run) -> None:
-        self._tell("started", run)
+        self._notify("started", run)
 
     def stepped(self, learner: Learner, step: Step) -> None:
-        self._tell("stepped", learner, step)
+        self._notify("stepped", learner, step)
 
     def scored(self, point: Point) -> None:
-        self._tell("scored", point)
+        self._notify("scored", point)
 
     def task_ended(self, task: int) -> None:
-        self._tell("task_ended", task)
+        self._notify("task_ended", task)
 
     def finished(self, result: Result | None) -> None:
-        self._tell("finished", result)
+        self._notify("finished", result)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each, by its key."""
-        states = {one.key: self._ask(one, "state_dict") for one in self.present}
-        for one in self.present:
+        states = {one.key: self._call(one, "state_dict") for one in self.active}
+        for one in self.active:
             if not _is_plain(states[one.key]):
                 self._drop(one, "its state is more than plain values and tensors")
-        return {one.key: states[one.key] for one in self.present}
+        return {one.key: states[one.key] for one in self.active}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for one in self.present:
+        for one in self.active:
             if one.key in state:
-                self._ask(one, "load_state_dict", state[one.key])
+                self._call(one, "load_state_dict", state[one.key])
 
-    def heard_from(self) -> dict[str, list[str]]:
+    def take_lines_by_key(self) -> dict[str, list[str]]:
         """What each has said since, by its key; those that were dropped since, too."""
-        return {one.key: one.heard() for one in self.everyone}
+        return {one.key: one.take_lines() for one in self.listeners}
 
-    def _tell(self, hook: str, *what: Any) -> None:
-        for one in self.present:
-            self._ask(one, hook, *what)
+    def _notify(self, hook: str, *what: Any) -> None:
+        for one in self.active:
+            self._call(one, hook, *what)
 
-    def _ask(self, one: Listener, hook: str, *what: Any) -> Any:
+    def _call(self, one: Listener, hook: str, *what: Any) -> Any:
         try:
             return getattr(one, hook)(*what)
         except Exception as problem:
@@ -87,11 +87,11 @@ class Audience(Listener):
 
     def _drop(self, one: Listener, reason: str) -> None:
         self.dropped[one.key] = reason
-        self.present = [other for other in self.present if other is not one]
+        self.active = [other for other in self.active if other is not one]
         log.warning("the listener %r is dropped, the run goes on: %s", one.key, reason)
 
 
-def check_keys(listeners: Sequence[Listener]) -> None:
+def expect_distinct_keys(listeners: Sequence[Listener]) -> None:
     """Each has a key of its own, which can be the name of a file."""
     keys = [one.key for one in listeners]
     for key in keys:

@@ -78,14 +78,14 @@ class Listener:
 
     def say(self, line: dict[str, Any]) -> None:
         """Says something that is recorded: plain JSON, so no NaN and no infinity."""
-        self._said.append(json.dumps(line, allow_nan=False))
+        self._pending.append(json.dumps(line, allow_nan=False))
 
-    def heard(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """What it has said since it was last asked."""
-        lines = list(self._said)
-        self._said.clear()
+        lines = list(self._pending)
+        self._pending.clear()
         return lines
 
     @cached_property
-    def _said(self) -> list[str]:
+    def _pending(self) -> list[str]:
         return []

@@ -54,7 +54,7 @@ class BalanceProbe(Listener):
     def started(self, run: Run) -> None:
         self.groups = [list(group) for group in run.stream.tasks] if run.stream else []
         if self.sums is not None:
-            self.sums = _restored(self.sums.state_dict(), run.learner.trainer.torch_device)
+            self.sums = _restore(self.sums.state_dict(), run.learner.trainer.torch_device)
             self.own = self.own.to(run.learner.trainer.torch_device)
             self.by_new = self.by_new.to(run.learner.trainer.torch_device)
 
@@ -95,7 +95,7 @@ class BalanceProbe(Listener):
         sums = self._needed()
         by_class = {"p": sums.p(), "n": sums.n(), "pn": sums.pn(), "a_pn": sums.a_pn()}
         by_class["p_new"] = self.by_new / sums.samples
-        told = {name: _told(self._by_label(values)) for name, values in by_class.items()}
+        told = {name: _finite_by_label(self._by_label(values)) for name, values in by_class.items()}
         own = {str(label): int(count) for label, count in self._by_label(self.own).items()}
         of_tasks = [_finite(self.pn_of(group)) for group in self.groups[: task + 1]]
         where = {"task": task, "step": self.steps, "ended": ended, "samples": int(sums.samples)}
@@ -124,7 +124,7 @@ class BalanceProbe(Listener):
         self.task, self.steps = state["task"], state["steps"]
         self.labels, self.history = list(state["labels"]), list(state["history"])
         if state["sums"] is not None:
-            self.sums = _restored(state["sums"], torch.device("cpu"))
+            self.sums = _restore(state["sums"], torch.device("cpu"))
             self.own, self.by_new = state["own"].clone(), state["by_new"].clone()
 
     def _needed(self) -> Balance:
@@ -136,13 +136,13 @@ class BalanceProbe(Listener):
         return dict(zip(self.labels, rates.tolist(), strict=False))
 
 
-def _restored(state: dict[str, Any], where: torch.device) -> Balance:
+def _restore(state: dict[str, Any], where: torch.device) -> Balance:
     sums = Balance(state["sums"].shape[-1], where)
     sums.load_state_dict(state)
     return sums
 
 
-def _told(values: dict[Label, float]) -> dict[str, float | None]:
+def _finite_by_label(values: dict[Label, float]) -> dict[str, float | None]:
     return {str(label): _finite(value) for label, value in values.items()}
 
 

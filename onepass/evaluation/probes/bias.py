@@ -67,7 +67,7 @@ class BiasProbe(Listener):
     def _sides_of(self, learner: Learner) -> Tensor:
         """Takes logits (C) to their means over old and over new classes (2); made anew only when
         classes or tasks arrive, which the host knows."""
-        now = (learner.task, len(learner.book.labels))
+        now = (learner.task, len(learner.class_index.labels))
         if self._sides is None or self._sides[0] != now:
             sides = torch.stack([learner.old, learner.new], dim=1).float()  # (C, 2)
             self._sides = now, sides / sides.sum(dim=0).clamp(min=1)
@@ -80,14 +80,19 @@ class BiasProbe(Listener):
         head, weight = self.learner.model.head, float(self.weight)
         logits = [total / weight if weight else None for total in self.sums.tolist()]
         old, new = self._sides[1].bool().unbind(dim=1)  # of the last step: the learner may be ahead
-        told = {"old": _told(head, old, logits[0]), "new": _told(head, new, logits[1])}
+        told = {
+            "old": _head_statistics(head, old, logits[0]),
+            "new": _head_statistics(head, new, logits[1]),
+        }
         self.say({"task": task, "step": self.steps, **told})
         self.said = self.steps
         self.sums.zero_()
         self.weight.zero_()
 
 
-def _told(head: Head, rows: Tensor, logit: float | None) -> dict[str, float | None] | None:
+def _head_statistics(
+    head: Head, rows: Tensor, logit: float | None
+) -> dict[str, float | None] | None:
     if not bool(rows.any()):
         return None
     weight, bias = head.weight[: len(rows)][rows], head.bias[: len(rows)][rows]  # it may have grown

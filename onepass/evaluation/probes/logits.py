@@ -42,12 +42,12 @@ class LogitsProbe(Listener):
                 "task": task,
                 **self.line,
                 "new": [label for label, new in fresh if new],
-                "batches": [_told(output, classes) for output in self.step.outputs],
+                "batches": [_logits_of(output, classes) for output in self.step.outputs],
             }
         )
 
 
-def _told(output: Output, classes: list[Any]) -> dict[str, Any]:
+def _logits_of(output: Output, classes: list[Any]) -> dict[str, Any]:
     return {
         "y": [classes[row] for row in output.y.tolist()],
         "weight": output.weight.tolist(),

@@ -29,7 +29,7 @@ def probe(key: str) -> Callable[[type[P]], type[P]]:
     return register
 
 
-def check(names: Sequence[str]) -> None:
+def expect_probes(names: Sequence[str]) -> None:
     """Refuses names of no probe, and a name that stands there twice."""
     for name in names:
         PROBES[name]
@@ -37,7 +37,7 @@ def check(names: Sequence[str]) -> None:
             raise InputError(f"the probe {name!r} is asked for twice")
 
 
-def made(names: Sequence[str]) -> list[Listener]:
+def make_probes(names: Sequence[str]) -> list[Listener]:
     """New probes of these names."""
-    check(names)
+    expect_probes(names)
     return [PROBES[name]() for name in names]

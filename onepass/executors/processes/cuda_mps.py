@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onepass.executors.processes.gpus import VISIBLE
+from onepass.executors.processes.gpus import VISIBLE_DEVICES
 
 
 @contextmanager
-def sharing(device: str) -> Iterator[None]:
+def cuda_mps_service(device: str) -> Iterator[None]:
     """A multi-process service of our own, unless there is no GPU, no such program, or one that the
     user has started."""
     control = shutil.which("nvidia-cuda-mps-control")
@@ -31,7 +31,7 @@ def sharing(device: str) -> Iterator[None]:
         os.environ.update(places)
         # It serves every card: it would number anew those that it is shown, and a process that
         # asks for the second by the old number would find none.
-        every = {name: value for name, value in os.environ.items() if name != VISIBLE}
+        every = {name: value for name, value in os.environ.items() if name != VISIBLE_DEVICES}
         begun = subprocess.run([control, "-d"], capture_output=True, env=every, check=False)
         try:
             yield

@@ -15,12 +15,12 @@ from typing import Any
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import gpus
 from onepass.executors.processes.gpus import Gpu
-from onepass.executors.processes.ram import Taken, killed_by_kernel
+from onepass.executors.processes.ram import RamUse, count_oom_kills
 from onepass.executors.processes.worker import work
 from onepass.executors.retry import Failure
 from onepass.runs.spec import Job
 
-NOTHING = Taken()
+NOTHING = RamUse()
 KILLED = "its process was killed (out of memory?)"
 BY_KILL = -getattr(signal, "SIGKILL", 9)  # an exit code; Windows has no such signal
 
@@ -31,19 +31,19 @@ class Worker:
 
     process: BaseProcess
     pipe: Connection
-    taken: Taken = NOTHING
+    taken: RamUse = NOTHING
 
     @classmethod
-    def begin(cls, gpu: Gpu) -> Worker:
+    def start(cls, gpu: Gpu) -> Worker:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs,))
-        with _deaf(), gpus.bound_to(gpu):
+        with _ignoring_interrupts(), gpus.bound_to(gpu):
             process.start()
         theirs.close()  # or its end would not be seen here
         return cls(process, ours)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.pipe.close()
         self.process.join()
 
@@ -59,27 +59,27 @@ class Running:
 
 class Slot:
     """On a GPU, if there are any. Its worker stays from one run to the next, as long as there is
-    something to run. `crowded`: others are, or were, beside this one."""
+    something to run. `had_neighbours`: others are, or were, beside this one."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.worker: Worker | None = None
         self.running: Running | None = None
-        self.crowded = False
+        self.had_neighbours = False
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> RamUse:
         return self.worker.taken if self.worker else NOTHING
 
-    def start(self, index: int, job: Job, options: RunOptions, *, crowded: bool) -> None:
-        self.worker = self.worker or Worker.begin(self.gpu)
-        self.running, self.crowded = Running(index, job, killed_by_kernel()), crowded
+    def start(self, index: int, job: Job, options: RunOptions, *, had_neighbours: bool) -> None:
+        self.worker = self.worker or Worker.start(self.gpu)
+        self.running, self.had_neighbours = Running(index, job, count_oom_kills()), had_neighbours
         with suppress(OSError):  # it was killed, as the next message will say
             self.worker.pipe.send(
                 (replace(job, device=job.device_kind), options)
             )  # it sees one GPU
 
-    def hear(self) -> tuple[str, Any]:
+    def receive(self) -> tuple[str, Any]:
         """The next message of its worker; its end is one too."""
         assert self.worker is not None
         try:
@@ -93,22 +93,22 @@ class Slot:
         want of memory; where it does not tell, it may have been."""
         assert self.worker is not None and self.running is not None
         process = self.worker.process
-        self.leave()
+        self.stop_worker()
         if process.exitcode != BY_KILL:
-            self.crowded = False
+            self.had_neighbours = False
             return f"its process ended with status {process.exitcode}"
-        now, before = killed_by_kernel(), self.running.killed_before
-        self.crowded &= now is None or now != before
+        now, before = count_oom_kills(), self.running.killed_before
+        self.had_neighbours &= now is None or now != before
         return KILLED
 
-    def leave(self) -> None:
+    def stop_worker(self) -> None:
         if self.worker:
-            self.worker.end()
+            self.worker.stop()
             self.worker = None
 
 
 @contextmanager
-def ended(slots: list[Slot]) -> Iterator[None]:
+def stopping_workers(slots: list[Slot]) -> Iterator[None]:
     """However this ends, no worker is left behind."""
     try:
         yield
@@ -121,7 +121,7 @@ def ended(slots: list[Slot]) -> Iterator[None]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """A worker that starts meanwhile does not hear an interrupt until it says what that means."""
     if threading.current_thread() is not threading.main_thread():
         yield

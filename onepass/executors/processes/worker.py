@@ -15,8 +15,8 @@ from onepass.base.errors import error_name
 from onepass.evaluation.callbacks.progress import Forwarder
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import ram
-from onepass.executors.retry import Failure, failure_kind, in_a_line
-from onepass.runs.resources import Supplies
+from onepass.executors.retry import Failure, failure_kind, name_and_message
+from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
 
@@ -28,25 +28,25 @@ def work(pipe: Connection) -> None:
     end of a run `result`, or `failed` with a `Failure`.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_follow, daemon=True).start()
-    supplies = Supplies()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    resources = RunResources()
     while True:
         try:
             job, options = pipe.recv()
         except EOFError:
             return
-        _run(pipe, job, options, supplies)
+        _run(pipe, job, options, resources)
 
 
-def _run(pipe: Connection, job: Job, options: RunOptions, supplies: Supplies) -> None:
+def _run(pipe: Connection, job: Job, options: RunOptions, resources: RunResources) -> None:
     def send(word: str, content: Any) -> None:
-        pipe.send((word, content, ram.taken(job.device)))
+        pipe.send((word, content, ram.ram_use(job.device)))
 
-    ram.begin_measuring(job.device)
-    send(*attempt(job, options, Forwarder(partial(send, "progress")), supplies))
+    ram.reset_ram_peak(job.device)
+    send(*attempt(job, options, Forwarder(partial(send, "progress")), resources))
 
 
-def _follow() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -54,19 +54,19 @@ def _follow() -> None:
 
 
 def attempt(
-    job: Job, options: RunOptions, forwarder: Forwarder, supplies: Supplies
+    job: Job, options: RunOptions, forwarder: Forwarder, resources: RunResources
 ) -> tuple[str, Any]:
     """Errors travel as text: not every exception can be sent."""
     try:
-        return "result", options.run(job, forwarder, supplies)
+        return "result", options.run(job, forwarder, resources)
     except Exception as problem:
         kind = failure_kind(problem)
-        why = _told(problem) if kind == "bug" else str(problem)
+        why = _bug_message(problem) if kind == "bug" else str(problem)
         return "failed", Failure(kind, why, error_name(problem))
 
 
-def _told(problem: Exception) -> str:
+def _bug_message(problem: Exception) -> str:
     """An error that nobody expected, and where its traceback is; or that itself, if it could not be
     written down."""
     notes = getattr(problem, "__notes__", None)
-    return "; ".join([in_a_line(problem), *notes]) if notes else traceback.format_exc()
+    return "; ".join([name_and_message(problem), *notes]) if notes else traceback.format_exc()

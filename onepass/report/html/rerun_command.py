@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from onepass.base.text import printable
-from onepass.runs.spec import BESIDE, Job
+from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
-OPTIONS = {one.name for one in fields(Job)} - BESIDE
+OPTIONS = {one.name for one in fields(Job)} - NOT_IN_VARIANT
 
 
 def rerun_command(run: Mapping[str, Any]) -> str:
