@@ -144,5 +144,5 @@ def test_each_sample_counts_once_for_each_view():
 
 def test_what_the_network_was_not_shown_cannot_be_asked_for():
     _, samples = keeping(mirror=False)
-    with pytest.raises(LookupError, match="without keeping the views"):
+    with pytest.raises(LookupError, match="the views behind these logits were not kept"):
         _ = Output(torch.zeros(5, 3), samples.y, samples.weight).views

@@ -130,8 +130,8 @@ def test_labels_that_are_text_are_kept_and_forgotten_as_text(tmp_path):
         ({}, "takes a label, or where=, one of the two"),
         ({"label": 1, "where": [True]}, "one of the two"),
         ({"label": 99}, "label 99 has not been learned"),
-        ({"where": [True, False]}, r"each of the 12 samples.* not bool \(2,\)"),
-        ({"where": lambda x, y: y}, r"true and false, not int64 \(12,\)"),
+        ({"where": [True, False]}, r"over the 12 samples.* not bool \(2,\)"),
+        ({"where": lambda x, y: y}, r"those to remove, not int64 \(12,\)"),
         ({"where": "all"}, "where must be a mask or a function that returns one, not 'all'"),
     ],
 )

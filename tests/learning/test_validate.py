@@ -128,7 +128,7 @@ def test_a_balanced_memory_that_counts_otherwise_is_refused(stream, tmp_path):
     content = checkpoint.checkpoint_content(one)
     content["state"]["parts"]["store"]["held"][0] += 1
     checkpoint.write_checkpoint(tmp_path / "odd.pt", content)
-    with pytest.raises(CheckpointError, match=r"held does not count the samples"):
+    with pytest.raises(CheckpointError, match=r"held does not match the counts"):
         onepass.open(tmp_path / "odd.pt", device="cpu")
 
 
