@@ -23,25 +23,25 @@ class Noted:
 
 def test_outside_a_capture_work_runs_immediately():
     side, noted = SideStream(), Noted()
-    noted.start(side, "one")
-    noted.start(side, "other")
-    assert noted.log == ["one", "other"]
+    noted.start(side, "first")
+    noted.start(side, "second")
+    assert noted.log == ["first", "second"]
     side.wait()
-    assert noted.log == ["one", "other"]
+    assert noted.log == ["first", "second"]
 
 
 def test_in_a_capture_work_runs_on_the_side_stream_which_is_waited_for_once(streams):
     side, noted = SideStream(), Noted(streams)
-    noted.start(side, "one")
+    noted.start(side, "first")
     streams.note("main")
-    noted.start(side, "other")
+    noted.start(side, "second")
     side.wait()
     assert streams.log == [
         "side waits for line",
-        "one on side",
+        "first on side",
         "main on line",
         "side waits for line",
-        "other on side",
+        "second on side",
         "line waits for side",
     ]
     streams.log.clear()
