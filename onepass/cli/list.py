@@ -77,7 +77,7 @@ def _methods() -> list[dict[str, Any]]:
     for info in registry.methods():
         images = images_of(info.learner(), batch=10)
         stores = _stores(info.learner)
-        kept = [" + ".join(store.kept) for store in stores]
+        kept = [" + ".join(store.column_names) for store in stores]
         entries.append(
             {
                 "method": info.key,

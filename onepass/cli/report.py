@@ -11,7 +11,7 @@ import typer
 from onepass.base.text import plain
 from onepass.cli import options as shared
 from onepass.cli.app import app, messages, say
-from onepass.report.html import page
+from onepass.report.html.page import write_report
 from onepass.runs.find import RunState
 
 
@@ -31,7 +31,7 @@ def report(
     where: shared.Where = None,
 ) -> None:
     """Write a page about runs: tables, curves, maps, costs."""
-    shown = page.report(paths, output, where or [])
+    shown = write_report(paths, output, where or [])
     for file, count in shown["passed_over"].items():
         messages.print(plain(f"{file}: {count} lines are no results of runs and are passed over"))
     states = Counter(run["state"] for run in shown["runs"])

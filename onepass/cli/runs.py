@@ -188,7 +188,7 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
     """Write all results into one file, a row for each run."""
-    from onepass.report.export import export as write
+    from onepass.report.export import export_results
 
-    count = write(find_results(*paths), output)
+    count = export_results(find_results(*paths), output)
     say(f"{output}: {count} runs")

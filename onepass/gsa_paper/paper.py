@@ -82,7 +82,7 @@ def paper(
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
     from onepass.gsa_paper import page  # with all of matplotlib
-    from onepass.report.html import page as webpage
+    from onepass.report.html.page import write_report
 
     planned = experiments.runs(
         name,
@@ -102,7 +102,7 @@ def paper(
         _heading(name, planned, seeds, quick=quick, ocm=ocm),
     )
     report = folder / "report.html"
-    webpage.report([folder / "runs"], report)
+    write_report([folder / "runs"], report)
     return PaperFiles(written, report, runs)
 
 

@@ -16,7 +16,7 @@ from onepass.memory.store import Store
 UNKNOWN = -1
 
 
-class Balanced(Store):
+class BalancedMemory(Store):
     """Every class has the same share of the capacity, as far as its samples go.
 
     One sample after the other; k classes are known before it comes. It is let in if its class is
@@ -44,7 +44,7 @@ class Balanced(Store):
             return
         uniform = torch.rand(len(y), generator=self.rng, device=y.device, dtype=finest(y.device))
         one_by_one = zip(torch.split(y, 1), torch.split(uniform, 1), strict=True)
-        slots = torch.cat([self._place(*one) for one in one_by_one])
+        slots = torch.cat([self._choose_slot(*one) for one in one_by_one])
         overwritten = (slots.unsqueeze(1) == slots).triu(diagonal=1).any(dim=1)
         self.write(slots.masked_fill(overwritten, self.capacity), x, y, **fields)
 
@@ -54,8 +54,8 @@ class Balanced(Store):
         counts = torch.bincount(self.y[: int(self.size)], minlength=len(self.held))
         self.held.copy_(counts.masked_fill(counts == 0, UNKNOWN))
 
-    def blank_state(self) -> dict[str, Any]:
-        return {**super().blank_state(), "held": torch.full_like(self.held, UNKNOWN)}
+    def empty_state(self) -> dict[str, Any]:
+        return {**super().empty_state(), "held": torch.full_like(self.held, UNKNOWN)}
 
     def grow(self, rows: int) -> None:
         super().grow(rows)
@@ -68,7 +68,7 @@ class Balanced(Store):
         if bool((held < UNKNOWN).any()) or not torch.equal(held.clamp(min=0), counts):
             raise CheckpointError(f"{name}.held does not count the samples that are there")
 
-    def _place(self, y: Tensor, uniform: Tensor) -> Tensor:
+    def _choose_slot(self, y: Tensor, uniform: Tensor) -> Tensor:
         """The slot of one sample, `capacity` if it is not let in; the books are kept as if it were
         there, so that the next one can follow."""
         own = self.held.index_select(0, y)

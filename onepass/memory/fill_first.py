@@ -8,7 +8,7 @@ from torch import Tensor
 from onepass.memory.store import Store
 
 
-class Filling(Store):
+class FillFirst(Store):
     """Samples go to the free slots in their order; those for which there is none are dropped."""
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:

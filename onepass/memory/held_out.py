@@ -12,19 +12,19 @@ from onepass.memory.reservoir import Reservoir
 from onepass.memory.store import Store
 
 
-class Sifted(Reservoir):
+class FilteredReservoir(Reservoir):
     """A reservoir of those samples of each batch that it is told to take part."""
 
     def add(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """`part` (b) says which samples are offered, all if it does not; the others might as well
         not be there."""
-        part = fields.pop("part", _all_of(y))
+        part = fields.pop("part", _all_true(y))
         number = part.cumsum(0)  # in the batch, of those that are offered           (b)
         self.write(self._slots(number, part), x, y, **fields)
-        self._have_offered(part.sum())
+        self._count_offered(part.sum())
 
 
-class HeldOut(Store):
+class HeldOutSet(Store):
     """The first samples of each class, as many of each: capacity // classes seen. When classes
     arrive, those that are there give up what is over their new share; where there are more classes
     than places, nothing is held.
@@ -36,7 +36,7 @@ class HeldOut(Store):
         super().__init__(*arguments, **named)
         self._share = torch.zeros_like(self.size)  # of each class
 
-    def wanted(self, y: Tensor, candidate: Tensor) -> Tensor:
+    def fitting(self, y: Tensor, candidate: Tensor) -> Tensor:
         """Which of these candidates (b) of a batch have a place."""
         held = (self.y[:-1] == y.unsqueeze(1)) & self._taken()  # (b, capacity)
         same = (y.unsqueeze(1) == y) & candidate
@@ -48,7 +48,7 @@ class HeldOut(Store):
         them are."""
         part = fields.pop("part", None)
         if part is None:
-            part = self.wanted(y, _all_of(y))
+            part = self.fitting(y, _all_true(y))
         slots = self.size + part.cumsum(0) - 1
         self.write(slots.masked_fill(~part, self.capacity), x, y, **fields)
         self.size += part.sum()
@@ -71,5 +71,5 @@ class HeldOut(Store):
         return torch.arange(self.capacity, device=self.y.device) < self.size
 
 
-def _all_of(y: Tensor) -> Tensor:
+def _all_true(y: Tensor) -> Tensor:
     return torch.ones_like(y, dtype=torch.bool)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from onepass.memory.fill_first import Filling
+from onepass.memory.fill_first import FillFirst
 from onepass.memory.reservoir import Reservoir
 
 
-class Rebuilt(Filling):
+class RebuiltMemory(FillFirst):
     """A memory that is exchanged as a whole. All slots are saved, so that a state has the same size
     at any time."""
 
@@ -21,7 +21,7 @@ class Rebuilt(Filling):
         return self.capacity
 
 
-class OfTask(Reservoir):
+class TaskReservoir(Reservoir):
     """A reservoir of the running task: it starts anew at every boundary. All slots are saved here,
     too."""
 

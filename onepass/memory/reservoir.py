@@ -32,13 +32,13 @@ class Reservoir(Store):
         do not exist. Of two samples of a batch for one place the later stays, as if they had come
         one by one."""
         if at_hand(self.offered):
-            self._add_those_let_in(x, y, **fields)
+            self._add_on_host(x, y, **fields)
         else:
             number = torch.arange(1, len(y) + 1, device=y.device)
             self.write(self._slots(number), x, y, **fields)
-        self._have_offered(len(y))
+        self._count_offered(len(y))
 
-    def _add_those_let_in(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+    def _add_on_host(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
         """The same where numbers can be looked at: most batches of a long stream bring nothing."""
         offered, size = int(self.offered), int(self.size)
         places = (
@@ -68,7 +68,7 @@ class Reservoir(Store):
         overwritten = (place.unsqueeze(1) == place).triu(diagonal=1).any(dim=1)
         return place.masked_fill(overwritten, self.capacity).clamp(max=self.capacity)
 
-    def _have_offered(self, more: Tensor | int) -> None:
+    def _count_offered(self, more: Tensor | int) -> None:
         self.offered += more
         self.size += more
         self.size.clamp_(max=self.capacity)

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from onepass.base.devices import finest
-from onepass.memory.fill_first import Filling
+from onepass.memory.fill_first import FillFirst
 
 
-class Dealing(Filling):
+class RoundRobin(FillFirst):
     """Deals samples out in rounds, one of each class."""
 
-    def dealt(self, count: int) -> Tensor:
+    def round_robin_slots(self, count: int) -> Tensor:
         """So many slots in rounds: one of each class, then another of each that has more. Random
         within a class and within a round; free slots come last."""
         free = torch.arange(self.capacity, device=self.y.device) >= self.size
@@ -25,7 +25,7 @@ class Dealing(Filling):
         turn = (rank + uniform[1].to(by_class.dtype)).masked_fill(by_class == torch.inf, torch.inf)
         return order.index_select(0, turn.topk(count, largest=False).indices)
 
-    def others(self, count: int, taken: Tensor) -> Tensor:
+    def other_slots(self, count: int, taken: Tensor) -> Tensor:
         """So many random slots that are not taken."""
         uniform = torch.rand(self.capacity, generator=self.rng, device=self.y.device)
         return uniform.index_fill(0, taken, torch.inf).topk(count, largest=False).indices

@@ -21,7 +21,7 @@ FEW = 4  # populations; more are worked out side by side
 NEVER = 2.0  # above every uniform number
 
 
-def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """`count` distinct integers below `population`, each subset equally likely; for several
     populations one draw each, along a last dimension.
 
@@ -39,7 +39,7 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
     uniform, key = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
     if at_hand(population) and population.numel() <= FEW:
-        return _looking(count, population, uniform.numpy(), key.numpy())
+        return _draw_distinct_on_host(count, population, uniform.numpy(), key.numpy())
     many = population.unsqueeze(-1)
     listed = torch.arange(pool, device=where, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)  # all integers below `many`, again and again
@@ -53,20 +53,22 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     return drawn.gather(-1, chosen).to(population.dtype), key < NEVER
 
 
-def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tuple[Tensor, Tensor]:
+def _draw_distinct_on_host(
+    count: int, population: Tensor, uniform: Array, key: Array
+) -> tuple[Tensor, Tensor]:
     """Returns the same to the bit where numbers can be looked at, by NumPy, one population after
     another: half as long for so few."""
     if not population.ndim:
-        drawn, genuine = _drawn(count, int(population), uniform, key)
+        drawn, genuine = _draw_once_on_host(count, int(population), uniform, key)
         return torch.from_numpy(drawn), torch.from_numpy(genuine)
     drawn = np.empty((*population.shape, count), np.int64)
     genuine = np.empty(drawn.shape, bool)
     for place, many in np.ndenumerate(population.numpy()):
-        drawn[place], genuine[place] = _drawn(count, many, uniform[place], key[place])
+        drawn[place], genuine[place] = _draw_once_on_host(count, many, uniform[place], key[place])
     return torch.from_numpy(drawn), torch.from_numpy(genuine)
 
 
-def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
+def _draw_once_on_host(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
     """Returns one draw; `key` is overwritten."""
     if many <= len(key):
         drawn = np.arange(len(key)) % max(many, 1)

@@ -16,7 +16,7 @@ from onepass.base.devices import at_hand
 from onepass.base.errors import InputError
 from onepass.base.expect import expect_alike, expect_number, expect_rows
 from onepass.base.parts import Samples, StatefulPart
-from onepass.memory.sampling import distinct, nth_true
+from onepass.memory.sampling import draw_distinct, nth_true
 
 
 class Store(StatefulPart, ABC):
@@ -76,7 +76,7 @@ class Store(StatefulPart, ABC):
             self.fields[name] = F.pad(held, (0, rows - held.shape[-1]))
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         """What is kept of each sample."""
         return tuple(self._columns)
 
@@ -97,25 +97,25 @@ class Store(StatefulPart, ABC):
         for name, values in fields.items():
             self.fields[name][slots] = values
 
-    def slots(
+    def draw_slots(
         self, count: int, groups: Sequence[Tensor | None] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Distinct slots drawn at random, and which of them are genuine; with groups a row of slots
         for each, of samples of its classes. A group is a mask over the head's rows, or None: all
         classes that are in no other group (cheaper than a mask of its own)."""
         if groups is None:
-            return distinct(count, self.size, self.rng)
+            return draw_distinct(count, self.size, self.rng)
         counts = self._counts(groups)  # running counts of each group's samples  (groups, slots)
         last = (self.size.view(1) - 1).clamp(min=0)
         # how many samples of each group there are                               (groups)
         held = counts.index_select(1, last).squeeze(1) * (self.size > 0)
-        ranks, genuine = distinct(count, held, self.rng)  # the how-manieth of its group
+        ranks, genuine = draw_distinct(count, held, self.rng)  # the how-manieth of its group
         return nth_true(counts, ranks).clamp(max=self.capacity), genuine
 
-    def independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
+    def draw_independent_slots(self, draws: int, count: int) -> tuple[Tensor, Tensor]:
         """Several draws, each of distinct slots and knowing nothing of the others, (draws, count);
         and which of them are genuine."""
-        return distinct(count, self.size.expand(draws), self.rng)
+        return draw_distinct(count, self.size.expand(draws), self.rng)
 
     def _counts(self, groups: Sequence[Tensor | None]) -> Tensor:
         """For each group, how many of its samples there are up to each slot."""
@@ -131,7 +131,7 @@ class Store(StatefulPart, ABC):
         members = group.int().index_select(0, self.y)
         return torch.cumsum(members, 0, dtype=torch.int32, out=out)
 
-    def at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
+    def samples_at(self, slots: Tensor, genuine: Tensor, fallback: Samples) -> Samples:
         """The samples in these slots, at weight 0 where they are not genuine; samples of the
         fallback at weight 0 where the first of them is not."""
         x, y = self.x.index_select(0, slots), self.y.index_select(0, slots)
@@ -146,8 +146,8 @@ class Store(StatefulPart, ABC):
     def draw(self, count: int, fallback: Samples, among: Tensor | None = None) -> Samples:
         """Up to `count` distinct samples, of the classes `among`; what is missing is repeated at
         weight 0, by samples of the fallback while there is nothing to draw from."""
-        slots, genuine = self.slots(count, None if among is None else [among])
-        return self.at(slots.view(-1), genuine.view(-1), fallback)
+        slots, genuine = self.draw_slots(count, None if among is None else [among])
+        return self.samples_at(slots.view(-1), genuine.view(-1), fallback)
 
     def forget(self, chosen: Tensor) -> None:
         """Removes the chosen of the samples that are held, a mask over their slots. Those that stay
@@ -160,7 +160,7 @@ class Store(StatefulPart, ABC):
             column[: len(stays)] = staying  # in place, where a captured step reads it
         self.size.fill_(len(stays))
 
-    def blank_state(self) -> dict[str, Any]:
+    def empty_state(self) -> dict[str, Any]:
         """What `state_dict` gives of a memory that has never held anything."""
         kept = {name: one[: self.saved_slots(0)] for name, one in self._columns.items()}
         state = {**super().state_dict(), **kept}

@@ -55,7 +55,7 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Dealing
+from onepass.memory import RoundRobin
 
 
 def knn_shapley(distance: Tensor, match: Tensor, k: int) -> Tensor:
@@ -132,7 +132,7 @@ class ASER(Replay):
     pool: int = 200
     neighbours: int = 3
 
-    store: Dealing = field(init=False)
+    store: RoundRobin = field(init=False)
     traits: ClassVar[Traits] = Traits(least_memory=2)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
@@ -157,8 +157,8 @@ class ASER(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Dealing:
-        return Dealing(self.memory, shape, dtype, rng)
+    ) -> RoundRobin:
+        return RoundRobin(self.memory, shape, dtype, rng)
 
     @property
     def half(self) -> int:
@@ -190,7 +190,9 @@ class ASER(Replay):
 
     def retrieve(self, stream: Samples) -> Samples:
         """Those of the highest adversarial Shapley value; random ones until the memory is full."""
-        slots = self.store.dealt(min(self.eligible + self.half, self.memory))  # C, then E
+        slots = self.store.round_robin_slots(
+            min(self.eligible + self.half, self.memory)
+        )  # C, then E
         candidates, evaluation, new = self.embedded(slots, self.eligible, stream)
         helps = shapley(evaluation, candidates, self.neighbours).mean(dim=0)  # E_{j in E}    (C)
         intrudes = shapley(new, candidates, self.neighbours).mean(dim=0)  # E_{j in X^new}    (C)
@@ -198,10 +200,12 @@ class ASER(Replay):
         best = slots.index_select(0, (helps - intrudes).topk(count).indices)
 
         place = torch.arange(self.replay, device=self.trainer.torch_device)
-        random, genuine = self.store.slots(self.replay)
+        random, genuine = self.store.draw_slots(self.replay)
         full = self.store.size >= self.memory
         slots = torch.where(full, best.index_select(0, place % count), random)
-        return self.store.at(slots, torch.where(full, place < count, genuine), fallback=stream)
+        return self.store.samples_at(
+            slots, torch.where(full, place < count, genuine), fallback=stream
+        )
 
     def update(self, stream: Samples) -> None:
         """Free slots are filled; who finds none may replace a memory sample of lower value."""
@@ -210,8 +214,10 @@ class ASER(Replay):
             >= self.memory
         )
         self.store.add(stream.x, stream.y)
-        judges = self.store.dealt(self.half)  # E                                     (h)
-        slots = self.store.others(self.half, judges)  # the memory's candidates       (h)
+        judges = self.store.round_robin_slots(
+            self.half
+        )  # E                                     (h)
+        slots = self.store.other_slots(self.half, judges)  # the memory's candidates       (h)
         evaluation, stored, new = self.embedded(torch.cat([judges, slots]), self.half, stream)
         candidates = stored.then(new._replace(weight=waits.float()))
         values = shapley(evaluation.then(new), candidates, self.neighbours)  #    (h + b, h + b)

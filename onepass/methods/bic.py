@@ -57,7 +57,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import HeldOut, Sifted
+from onepass.memory import FilteredReservoir, HeldOutSet
 from onepass.nets import Classifier
 
 NEWTON_STEPS = 50
@@ -182,8 +182,8 @@ class BiC(Replay):
     decay: float = 0.1
     temperature: float = 2.0
 
-    store: Sifted = field(init=False)
-    held_out: HeldOut = field(init=False)
+    store: FilteredReservoir = field(init=False)
+    held_out: HeldOutSet = field(init=False)
     previous: PreviousNetwork = field(init=False)
     correction: Correction = field(init=False)
     _held: Tensor = field(init=False)
@@ -218,15 +218,17 @@ class BiC(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         places = self.memory - self.store.capacity
-        self.held_out = HeldOut(places, shape, dtype, self.trainer.rngs["draws"])
+        self.held_out = HeldOutSet(places, shape, dtype, self.trainer.rngs["draws"])
         self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
         self.correction = Correction(len(self.seen), self.trainer.torch_device)
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Sifted:
+    ) -> FilteredReservoir:
         """What is replayed."""
-        return Sifted(self.memory - round(self.validation * self.memory), shape, dtype, rng)
+        return FilteredReservoir(
+            self.memory - round(self.validation * self.memory), shape, dtype, rng
+        )
 
     def cost(self, batch: int) -> ImageCount:
         images = (batch + self.replay) * self.views_per_sample
@@ -237,7 +239,7 @@ class BiC(Replay):
             lots = torch.rand(
                 len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
-            self._held = self.held_out.wanted(y, lots < self.validation)
+            self._held = self.held_out.fitting(y, lots < self.validation)
         held = self._held  # for V, not for X                                                (b)
         stream = Samples.of(x, y)._replace(weight=(~held).float())
         replay = self.store.draw(self.replay, fallback=stream)  #                           (r)

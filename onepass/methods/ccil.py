@@ -16,7 +16,7 @@ is lower.
 Decisions: how the GSA authors made the method online is not known, so this is ours.
 
 - The exemplars of new classes are chosen before a task is trained, from all of its data; here the
-  memory is kept balanced as samples arrive, greedily (`memory.Balanced`, GDumb's). So X^ex begins
+  memory is kept balanced as samples arrive, greedily (`BalancedMemory`, GDumb's). So X^ex begins
   with the first stored sample, not with the second task; in one task of linear logits this is ER.
 - Dividing by |K| is the authors' code, whose mean runs over samples and classes. With tasks of one
   size, f / |K| falls while f rises.
@@ -51,7 +51,7 @@ from onepass.learning.network_copies import PreviousNetwork
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.trainer import Trainer
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 from onepass.nets import Head, cosine_head
 
 POWER = 0.66
@@ -141,8 +141,8 @@ class CCIL(Replay):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Balanced:
-        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    ) -> BalancedMemory:
+        return BalancedMemory(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:
         if self.classifier == "linear":

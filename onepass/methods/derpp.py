@@ -143,8 +143,10 @@ class DERPP(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                       (b)
-        slots, genuine = self.store.independent_slots(2, self.replay)  # of X^1, X^2      (2, r)
-        drawn = self.store.at(slots.flatten(), genuine.flatten(), fallback=stream)
+        slots, genuine = self.store.draw_independent_slots(
+            2, self.replay
+        )  # of X^1, X^2      (2, r)
+        drawn = self.store.samples_at(slots.flatten(), genuine.flatten(), fallback=stream)
         dark, replay = drawn.cut(self.replay, self.replay)  # X^1, X^2                (r) (r)
         outputs = self.forward(stream, dark, replay, apart=True)  # logits          (b|r|r, C)
         stream_out, dark_out, replay_out = outputs

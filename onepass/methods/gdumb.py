@@ -2,7 +2,7 @@
 are asked for, a network is trained from scratch on that memory alone.
 
 Paper: Prabhu, Torr, Dokania, "GDumb: A Simple Approach that Questions Our Progress in Continual
-Learning", ECCV 2020. Greedy sampler, with k classes known and M places (see `memory.Balanced`):
+Learning", ECCV 2020. Greedy sampler, with k classes known and M places (see `BalancedMemory`):
 
     (x, y) is let in if y is unknown or holds fewer than floor(M / k) samples; if the memory is
     full, a random sample of the largest class is thrown out for it
@@ -61,7 +61,7 @@ from onepass.learning.registry import method
 from onepass.learning.replay import WithMemory
 from onepass.learning.trainer import Trainer
 from onepass.learning.traits import Traits
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 from onepass.nets import Head
 from onepass.nets.norms import Norms
 from onepass.nets.optimisers import MOMENTUM, OptimiserKind
@@ -250,8 +250,8 @@ class GDumb(WithMemory):
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Balanced:
-        return Balanced(self.memory, shape, dtype, rng, rows=len(self.seen))
+    ) -> BalancedMemory:
+        return BalancedMemory(self.memory, shape, dtype, rng, rows=len(self.seen))
 
     def cost(self, batch: int) -> ImageCount:
         return ImageCount(trained=0)

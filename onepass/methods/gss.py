@@ -45,7 +45,7 @@ from onepass.functional.losses import cross_entropy
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.learning.traits import Traits
-from onepass.memory import Filling
+from onepass.memory import FillFirst
 from onepass.nets import Gradients, batch_gradients
 
 FIRST_SCORE = 0.1
@@ -105,7 +105,7 @@ def replacing(victim: Tensor, new: Tensor) -> Tensor:
     return (victim + 1) / (victim + new + 2).clamp(min=TINY)
 
 
-class Scored(Filling):
+class Scored(FillFirst):
     """A full memory offers its most redundant samples for replacement."""
 
     def victims(self, count: int) -> Tensor:
@@ -206,7 +206,7 @@ class GSS(Replay):
     def scores_of(self, stream: Samples) -> tuple[Tensor, Tensor]:
         """c_i of each sample, and whether c < 0: the batch as a whole points away from what the
         memory holds."""
-        slots, genuine = self.store.slots(self.subsets * self.subset_size)
+        slots, genuine = self.store.draw_slots(self.subsets * self.subset_size)
         x, y = (held.index_select(0, slots) for held in (self.store.x, self.store.y))
         drawn = Samples(x, y, genuine.float())
         subsets = self.gradients_of(drawn, self.subsets)

@@ -54,7 +54,7 @@ from onepass.base.settings import Preset, require
 from onepass.functional.losses import cross_entropy, one_hot
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
-from onepass.memory import OfTask, Rebuilt
+from onepass.memory import RebuiltMemory, TaskReservoir
 
 AUGMENTED = 12
 SCORED_AT_ONCE = 512
@@ -108,8 +108,8 @@ class RainbowRT(Replay):
 
     candidates: int | None = None
 
-    store: Rebuilt = field(init=False)
-    running: OfTask = field(init=False)
+    store: RebuiltMemory = field(init=False)
+    running: TaskReservoir = field(init=False)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "nesterov", "lr": 0.05, "weight_decay": 1e-4, "replay": 10},
@@ -128,15 +128,15 @@ class RainbowRT(Replay):
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
         candidates = self.memory - self.store.capacity
-        self.running = OfTask(candidates, shape, dtype, self.trainer.rngs["draws"])
+        self.running = TaskReservoir(candidates, shape, dtype, self.trainer.rngs["draws"])
 
     def make_store(
         self, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
-    ) -> Rebuilt:
+    ) -> RebuiltMemory:
         """What is replayed."""
         quarter = math.ceil(self.memory / 4)
         candidates = quarter if self.candidates is None else self.candidates
-        return Rebuilt(self.memory - candidates, shape, dtype, rng)
+        return RebuiltMemory(self.memory - candidates, shape, dtype, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                   (b)

@@ -21,7 +21,7 @@ from onepass.runs.result import Result
 FRACTIONS = {name for name, kind in get_type_hints(Result).items() if kind == float | None}
 
 
-def export(results: Sequence[Result], output: Path) -> int:
+def export_results(results: Sequence[Result], output: Path) -> int:
     """Writes every run once, wherever it lies, and says how many there are."""
     ways = {".csv": _csv, ".parquet": _parquet}
     expect_suffix(output, "an export", *ways)

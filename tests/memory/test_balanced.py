@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from onepass.base.parts import Samples
-from onepass.memory import Balanced
+from onepass.memory import BalancedMemory
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 ROWS = 6
@@ -21,7 +21,7 @@ def generator(seed=0):
 
 
 def balanced(capacity, seed=0, rows=ROWS, fields=None):
-    return Balanced(capacity, (), torch.float32, generator(seed), fields, rows=rows)
+    return BalancedMemory(capacity, (), torch.float32, generator(seed), fields, rows=rows)
 
 
 def feed(store, labels, batch=10, first=0):
@@ -167,13 +167,13 @@ def test_fields_go_with_their_samples():
 
 
 def test_no_slot_is_written_twice_at_once(monkeypatch):
-    written, write = [], Balanced.write
+    written, write = [], BalancedMemory.write
 
     def note(self, slots, x, y, **fields):
         written.append(slots.tolist())
         write(self, slots, x, y, **fields)
 
-    monkeypatch.setattr(Balanced, "write", note)
+    monkeypatch.setattr(BalancedMemory, "write", note)
     for seed in range(20):
         feed(balanced(3, seed), [0] * 5 + [1] * 5 + [2] * 5, batch=15)
     for slots in written:

@@ -3,7 +3,7 @@
 import torch
 from memories import generator, held, numbers, reservoir
 
-from onepass.memory import Balanced, HeldOut, Reservoir
+from onepass.memory import BalancedMemory, HeldOutSet, Reservoir
 
 
 def full_reservoir(offered=100, capacity=10):
@@ -61,7 +61,7 @@ def test_a_reservoir_with_room_is_as_if_the_forgotten_had_never_come():
 
 
 def test_the_share_of_a_class_that_is_forgotten_goes_to_the_others():
-    store = Balanced(12, (), torch.float32, generator(), rows=16)
+    store = BalancedMemory(12, (), torch.float32, generator(), rows=16)
     for label in (0, 1, 2):
         store.add(torch.zeros(12), torch.full((12,), label))
     assert sorted(held(store)) == [0] * 4 + [1] * 4 + [2] * 4
@@ -72,9 +72,9 @@ def test_the_share_of_a_class_that_is_forgotten_goes_to_the_others():
 
 
 def test_a_held_out_set_asks_for_the_forgotten_again():
-    store, seen = HeldOut(4, (), torch.float32, generator()), torch.tensor([True, True])
+    store, seen = HeldOutSet(4, (), torch.float32, generator()), torch.tensor([True, True])
     store.classes_are(seen, seen)
     y = torch.tensor([0, 0, 1, 1])
     store.add(y.float(), y, part=torch.ones(4, dtype=torch.bool))
     store.forget(slots_of(store, [0]))
-    assert store.wanted(y, torch.ones(4, dtype=torch.bool)).tolist() == [True, True, False, False]
+    assert store.fitting(y, torch.ones(4, dtype=torch.bool)).tolist() == [True, True, False, False]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memories import PROPERTY, evenly, generator, held, numbers, reservoir
 
 from onepass.base.errors import CheckpointError
-from onepass.memory import HeldOut, Sifted
+from onepass.memory import FilteredReservoir, HeldOutSet
 
 ROWS = 8
 
@@ -24,7 +24,7 @@ def made(kind, capacity, seed=0):
 @PROPERTY
 @given(st.integers(0, 9), st.lists(st.integers(1, 6), max_size=5))
 def test_where_all_take_part_it_is_the_reservoir_bit_by_bit(capacity, batches):
-    plain, sifted, first = reservoir(capacity), made(Sifted, capacity), 0
+    plain, sifted, first = reservoir(capacity), made(FilteredReservoir, capacity), 0
     for size in batches:
         x, y = numbers(first, first + size)
         plain.add(x, y)
@@ -37,7 +37,7 @@ def test_where_all_take_part_it_is_the_reservoir_bit_by_bit(capacity, batches):
 @PROPERTY
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), max_size=5))
 def test_while_there_is_room_those_that_take_part_are_held_in_their_order(parts):
-    store, first, expected = made(Sifted, 30), 0, []
+    store, first, expected = made(FilteredReservoir, 30), 0, []
     for part in parts:
         x, y = numbers(first, first + len(part))
         store.add(x, y, part=torch.tensor(part))
@@ -49,7 +49,7 @@ def test_while_there_is_room_those_that_take_part_are_held_in_their_order(parts)
 def test_of_those_that_take_part_each_is_held_as_often_and_of_the_others_none():
     counts, part = Counter(), torch.tensor([True, False, True, True, False])
     for seed in range(600):
-        store = made(Sifted, 3, seed)
+        store = made(FilteredReservoir, 3, seed)
         for first in (0, 5, 10):
             store.add(*numbers(first, first + 5), part=part)
         counts.update(held(store))
@@ -89,7 +89,7 @@ batches = st.lists(st.tuples(st.integers(0, ROWS - 1), st.booleans()), min_size=
 @PROPERTY
 @given(st.integers(0, 12), st.lists(batches, max_size=8))
 def test_shares_are_those_of_plain_lists(capacity, stream):
-    store, naive, seen, count = made(HeldOut, capacity), Naive(capacity), set(), 0
+    store, naive, seen, count = made(HeldOutSet, capacity), Naive(capacity), set(), 0
     for batch in stream:
         labels, candidate = ([one[i] for one in batch] for i in (0, 1))
         if not seen.issuperset(labels):
@@ -101,7 +101,7 @@ def test_shares_are_those_of_plain_lists(capacity, stream):
         x = [float(count + place) for place in range(len(batch))]
         count += len(batch)
         y = torch.tensor(labels)
-        wanted = store.wanted(y, torch.tensor(candidate))
+        wanted = store.fitting(y, torch.tensor(candidate))
         assert wanted.tolist() == naive.add(x, labels, candidate)
         store.add(torch.tensor(x), y, part=wanted)
         size = int(store.size)
@@ -111,14 +111,14 @@ def test_shares_are_those_of_plain_lists(capacity, stream):
 
 
 def test_its_state_has_the_same_size_at_any_time_and_rows_without_a_class_are_refused():
-    store = made(HeldOut, 6)
+    store = made(HeldOutSet, 6)
     empty = {name: value.shape for name, value in store.state_dict().items()}
     two = torch.arange(ROWS) < 2
     store.classes_are(two, two)
     y = torch.tensor([0, 1, 1])
-    store.add(torch.zeros(3), y, part=store.wanted(y, y < 9))
+    store.add(torch.zeros(3), y, part=store.fitting(y, y < 9))
     state = store.state_dict()
     assert {name: value.shape for name, value in state.items()} == empty
-    made(HeldOut, 6).expect(state, 2, "held")
+    made(HeldOutSet, 6).expect(state, 2, "held")
     with pytest.raises(CheckpointError, match="row 1"):
-        made(HeldOut, 6).expect(state, 1, "held")
+        made(HeldOutSet, 6).expect(state, 1, "held")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import PROPERTY, generator, held, numbers
 
-from onepass.memory import Filling, OfTask, Rebuilt, Reservoir
+from onepass.memory import FillFirst, RebuiltMemory, Reservoir, TaskReservoir
 
 sizes = st.lists(st.integers(1, 6), max_size=5)
 
@@ -25,7 +25,7 @@ def fed(store, batches, first=0):
 @PROPERTY
 @given(st.integers(0, 12), sizes)
 def test_samples_go_to_the_free_slots_in_their_order_and_the_rest_is_dropped(capacity, batches):
-    store = fed(made(Filling, capacity), batches)
+    store = fed(made(FillFirst, capacity), batches)
     assert held(store) == list(range(sum(batches)))[:capacity]
     assert store.x[: int(store.size)].tolist() == held(store)
     fed(store, [2], first=100)
@@ -35,13 +35,13 @@ def test_samples_go_to_the_free_slots_in_their_order_and_the_rest_is_dropped(cap
 @PROPERTY
 @given(st.integers(0, 12), sizes, st.integers(0, 15))
 def test_what_was_chosen_takes_the_place_of_all(capacity, batches, count):
-    store = fed(made(Rebuilt, capacity), batches)
+    store = fed(made(RebuiltMemory, capacity), batches)
     store.replace(*numbers(50, 50 + count))
     assert held(store) == list(range(50, 50 + count))[:capacity]
 
 
 def test_fields_are_exchanged_with_their_samples():
-    store = Rebuilt(4, (), torch.float32, generator(), fields={"origin": torch.zeros(2)})
+    store = RebuiltMemory(4, (), torch.float32, generator(), fields={"origin": torch.zeros(2)})
     for first in (0, 10):
         x, y = numbers(first, first + 3)
         store.replace(x, y, origin=x.view(-1, 1).expand(-1, 2) * 10)
@@ -52,7 +52,7 @@ def test_fields_are_exchanged_with_their_samples():
 @given(st.integers(1, 8), sizes, sizes, st.integers(0, 10**6))
 def test_at_a_boundary_it_starts_anew(capacity, before, after, seed):
     """As a reservoir that has never been offered anything."""
-    store = fed(made(OfTask, capacity, seed), before)
+    store = fed(made(TaskReservoir, capacity, seed), before)
     store.new_task()
     assert held(store) == []
     state = store.rng.get_state()
@@ -63,7 +63,7 @@ def test_at_a_boundary_it_starts_anew(capacity, before, after, seed):
 
 @pytest.mark.parametrize("batches", [[], [2], [3, 4], [6, 6, 6]], ids=str)
 def test_its_state_has_one_size_and_goes_on(batches):
-    store, opened = fed(made(OfTask, 5), batches), made(OfTask, 5)
+    store, opened = fed(made(TaskReservoir, 5), batches), made(TaskReservoir, 5)
     state = store.state_dict()
     assert {name: len(state[name]) for name in ("x", "y")} == {"x": 5, "y": 5}
     opened.load_state_dict(state)

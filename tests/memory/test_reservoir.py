@@ -135,7 +135,7 @@ def test_a_masked_draw_holds_each_wanted_sample_at_most_once_and_no_other(labels
 def test_each_group_of_classes_has_slots_of_its_own(labels, count, seed):
     groups = ({1, 3}, {0}, {2, 4}, set(), {0, 1, 2, 3, 4})
     masks = [torch.tensor([row in group for row in range(5)]) for group in groups]
-    slots, genuine = filled(labels, capacity=30, seed=seed).slots(count, masks)
+    slots, genuine = filled(labels, capacity=30, seed=seed).draw_slots(count, masks)
     assert slots.shape == genuine.shape == (5, count)
     for row, real, group in zip(slots, genuine, groups, strict=True):
         eligible = {slot for slot, label in enumerate(labels) if label in group}
@@ -151,7 +151,7 @@ def test_draws_for_two_groups_are_uniform_and_independent():
     store, masks = filled(labels, seed=6), list(torch.eye(2, dtype=torch.bool))
     joint = dict.fromkeys(itertools.product([0, 2, 5], [1, 3, 4, 6, 7]), 0)
     for _ in range(6000):
-        zero, one = store.slots(1, masks)[0].flatten().tolist()
+        zero, one = store.draw_slots(1, masks)[0].flatten().tolist()
         joint[zero, one] += 1
     assert len(joint) == 15
     assert evenly(list(joint.values())) > 1e-3
@@ -162,7 +162,7 @@ def test_a_masked_draw_is_uniform_among_the_wanted():
     store, among = filled(labels, seed=5), torch.tensor([False, True])
     counts = np.zeros(10)
     for _ in range(6000):
-        counts[store.slots(2, [among])[0][0]] += 1
+        counts[store.draw_slots(2, [among])[0][0]] += 1
     wanted = np.flatnonzero(labels)
     assert counts.sum() == counts[wanted].sum() == 12_000
     assert evenly(counts[wanted]) > 1e-3
@@ -171,7 +171,7 @@ def test_a_masked_draw_is_uniform_among_the_wanted():
 def test_slots_that_were_never_filled_are_never_drawn():
     store = filled([0, 0, 0], capacity=50)
     for groups in (None, [torch.tensor([True])], [torch.tensor([True]), torch.tensor([True])]):
-        slots, genuine = store.slots(10, groups)
+        slots, genuine = store.draw_slots(10, groups)
         assert sorted(slots[genuine].tolist()) == sorted([0, 1, 2] * len(groups or [None]))
         assert set(slots.flatten().tolist()) == {0, 1, 2}
 

@@ -83,14 +83,14 @@ def test_fields_follow_their_samples_through_draws(capacity, sizes, count, seed,
     store = fill(made(Reservoir, capacity, seed), sizes)
     mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=5, max_size=5)))
     for groups in (None, [mask, ~mask]):
-        slots, genuine = store.slots(count, groups)
+        slots, genuine = store.draw_slots(count, groups)
         for row, sure in zip(slots.view(-1, count), genuine.view(-1, count), strict=True):
             drawn = row[sure]
             assert len(set(drawn.tolist())) == len(drawn)
             assert bool((drawn < store.size).all())
             assert belong(store, drawn)
             fallback = Samples(torch.full((2, 2), 7.0), torch.tensor([1, 2]), torch.ones(2))
-            samples = store.at(row, sure, fallback)
+            samples = store.samples_at(row, sure, fallback)
             assert torch.equal(samples.x[sure], store.x[drawn])
             assert torch.equal(samples.y[sure], store.fields["task"][drawn] % 5)
 
@@ -156,7 +156,7 @@ def test_with_nothing_genuine_the_stream_is_repeated_at_weight_0(count):
     store = fill(made(Reservoir, 4), [4])
     (x, y), _ = stream(90, 93)
     none = torch.zeros(count, dtype=torch.bool)
-    samples = store.at(torch.arange(count) % 4, none, Samples(x, y, torch.ones(3)))
+    samples = store.samples_at(torch.arange(count) % 4, none, Samples(x, y, torch.ones(3)))
     cycle = [k % 3 for k in range(count)]
     assert torch.equal(samples.x, x[cycle])
     assert torch.equal(samples.y, y[cycle])
@@ -167,7 +167,7 @@ def test_with_something_genuine_the_rest_are_slots_at_weight_0():
     store = fill(made(Reservoir, 4), [4])
     slots, genuine = torch.tensor([2, 0, 2]), torch.tensor([True, True, False])
     (x, y), _ = stream(90, 93)
-    samples = store.at(slots, genuine, Samples(x, y, torch.ones(3)))
+    samples = store.samples_at(slots, genuine, Samples(x, y, torch.ones(3)))
     assert samples.x[:, 0].tolist() == [2, 0, 2]
     assert samples.y.tolist() == [2, 0, 2]
     assert samples.weight.tolist() == [1, 1, 0]
@@ -181,8 +181,8 @@ def test_an_unknown_field_is_an_error():
 
 
 def test_what_is_kept_of_a_sample_is_named():
-    assert made(Reservoir, 2, fields=None).kept == ("x", "y")
-    assert made(Reservoir, 2).kept == ("x", "y", *FIELDS)
+    assert made(Reservoir, 2, fields=None).column_names == ("x", "y")
+    assert made(Reservoir, 2).column_names == ("x", "y", *FIELDS)
 
 
 @pytest.mark.parametrize("problem", [RuntimeError("no memory"), MemoryError()], ids=repr)
@@ -240,7 +240,7 @@ def test_other_fields_do_not_widen():
 @given(st.integers(0, 12), st.integers(1, 9), st.integers(1, 4), st.integers(0, 10**6))
 def test_each_of_several_draws_is_one_without_replacement(size, count, draws, seed):
     store = filled([0] * size, capacity=12, seed=seed)
-    slots, genuine = store.independent_slots(draws, count)
+    slots, genuine = store.draw_independent_slots(draws, count)
     assert slots.shape == genuine.shape == (draws, count)
     for row, real in zip(slots, genuine, strict=True):
         kept = row[real].tolist()
@@ -252,7 +252,7 @@ def test_each_of_several_draws_is_one_without_replacement(size, count, draws, se
 def test_one_draw_tells_nothing_of_another():
     store, joint = filled([0] * 5, seed=4), np.zeros((5, 5))
     for _ in range(5000):
-        (one, other), _ = store.independent_slots(2, 1)
+        (one, other), _ = store.draw_independent_slots(2, 1)
         joint[int(one), int(other)] += 1
     assert evenly(joint.flatten()) > 1e-3
 
@@ -269,7 +269,7 @@ def test_all_other_classes_are_drawn_like_a_mask_of_them(labels, seed):
     for rest in (None, ~(first | second)):
         store = Reservoir(40, (), torch.float32, torch.Generator().manual_seed(seed))
         store.add(torch.arange(len(labels)).float(), torch.tensor(labels))
-        drawn.append(store.slots(8, (first, rest, second)))
+        drawn.append(store.draw_slots(8, (first, rest, second)))
     for one, other in zip(*drawn, strict=True):
         assert torch.equal(one, other)
 

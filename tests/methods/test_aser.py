@@ -13,7 +13,7 @@ from torch import Tensor
 import onepass
 from onepass.base.errors import InputError
 from onepass.base.parts import Samples
-from onepass.memory import Dealing
+from onepass.memory import RoundRobin
 from onepass.methods import aser as module
 from onepass.methods.aser import ASER, knn_shapley, replaced, shapley
 
@@ -135,9 +135,9 @@ def test_candidates_of_weight_zero_take_no_part():
 # ---- draws
 
 
-def holding(labels: list[int], capacity: int | None = None, seed: int = 0) -> Dealing:
+def holding(labels: list[int], capacity: int | None = None, seed: int = 0) -> RoundRobin:
     source = torch.Generator().manual_seed(seed)
-    store = Dealing(capacity or len(labels), (1,), torch.float32, source)
+    store = RoundRobin(capacity or len(labels), (1,), torch.float32, source)
     store.add(torch.arange(len(labels)).view(-1, 1).float(), torch.tensor(labels))
     return store
 
@@ -147,7 +147,7 @@ LABELS = [0] * 12 + [5] * 1 + [3] * 4 + [2] * 7
 
 @pytest.mark.parametrize("count", [1, 4, 7, 11, 16, 24])
 def test_slots_are_dealt_evenly_over_the_classes(count):
-    slots = holding(LABELS).dealt(count).tolist()
+    slots = holding(LABELS).round_robin_slots(count).tolist()
     assert len(set(slots)) == count
     held, dealt = Counter(LABELS), Counter(LABELS[slot] for slot in slots)
     most = max(dealt.values())
@@ -156,7 +156,7 @@ def test_slots_are_dealt_evenly_over_the_classes(count):
 
 
 def test_each_round_has_one_of_every_class_that_has_more():
-    labels = [LABELS[slot] for slot in holding(LABELS).dealt(24).tolist()]
+    labels = [LABELS[slot] for slot in holding(LABELS).round_robin_slots(24).tolist()]
     rounds = [labels[:4], labels[4:7], labels[7:10], labels[10:13], labels[13:15], labels[21:]]
     expected = [{0, 2, 3, 5}, {0, 2, 3}, {0, 2, 3}, {0, 2, 3}, {0, 2}, {0}]
     assert [set(one) for one in rounds] == expected
@@ -164,13 +164,13 @@ def test_each_round_has_one_of_every_class_that_has_more():
 
 def test_free_slots_are_dealt_last():
     store = holding(LABELS, capacity=40)
-    assert max(store.dealt(24).tolist()) < 24
-    assert sorted(store.dealt(40).tolist()) == list(range(40))
+    assert max(store.round_robin_slots(24).tolist()) < 24
+    assert sorted(store.round_robin_slots(40).tolist()) == list(range(40))
 
 
 def test_samples_of_a_class_and_classes_of_a_round_are_equally_likely():
     store, draws = holding([0, 0, 0, 0, 1, 1, 2]), 3000
-    found = Counter(slot for _ in range(draws) for slot in store.dealt(2).tolist())
+    found = Counter(slot for _ in range(draws) for slot in store.round_robin_slots(2).tolist())
     for slot, classmates in enumerate([4, 4, 4, 4, 2, 2, 1]):
         expected = 2 / 3 / classmates
         spread = math.sqrt(expected * (1 - expected) / draws)
@@ -181,12 +181,12 @@ def test_other_slots_are_random_and_not_the_taken_ones():
     store, taken, draws = holding([0] * 8), torch.tensor([6, 1, 2]), 2000
     found = Counter()
     for _ in range(draws):
-        slots = store.others(2, taken).tolist()
+        slots = store.other_slots(2, taken).tolist()
         assert len(set(slots)) == 2
         found.update(slots)
     assert set(found) == {0, 3, 4, 5, 7}
     assert all(abs(times / draws - 2 / 5) < 0.06 for times in found.values())
-    assert sorted(store.others(5, taken).tolist()) == [0, 3, 4, 5, 7]
+    assert sorted(store.other_slots(5, taken).tolist()) == [0, 3, 4, 5, 7]
 
 
 # ---- who is replaced
@@ -266,7 +266,7 @@ def test_what_is_replayed_has_the_highest_adversarial_value(settings):
     found = given.retrieve(stream)
 
     given.trainer.rngs["draws"].set_state(state)
-    slots = given.store.dealt(min(given.eligible + given.half, given.memory))
+    slots = given.store.round_robin_slots(min(given.eligible + given.half, given.memory))
     candidates, judges = slots[: given.eligible], slots[given.eligible :]
     held = [(given.store.x[each], given.store.y[each]) for each in (candidates, judges)]
     helps = mean(naive_values(given, held[1], held[0]))
@@ -301,8 +301,8 @@ def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     rare = torch.tensor([one < threshold / 5 for one in share])
     monkeypatch.setattr(given, "is_rare", lambda _: rare)
     state = given.trainer.rngs["draws"].get_state()
-    judges = given.store.dealt(given.half)
-    slots = given.store.others(given.half, judges)
+    judges = given.store.round_robin_slots(given.half)
+    slots = given.store.other_slots(given.half, judges)
     given.trainer.rngs["draws"].set_state(state)
     given.update(stream)
 

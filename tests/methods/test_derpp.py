@@ -121,7 +121,7 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
             continue
         if drawn is None:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            drawn = recorded(learner.store, "independent_slots")
+            drawn = recorded(learner.store, "draw_independent_slots")
         store = learner.store
         kept = (store.x, store.fields["logits"], store.fields["known"])
         before = [one.clone() for one in kept]

@@ -277,7 +277,7 @@ def test_scores_are_those_of_plain_loops(settings):
     given = taught(5, **settings)
     stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
     state = given.trainer.rngs["draws"].get_state()
-    slots, genuine = given.store.slots(given.subsets * given.subset_size)
+    slots, genuine = given.store.draw_slots(given.subsets * given.subset_size)
     drawn = [slot for slot, real in zip(slots.tolist(), genuine.tolist(), strict=True) if real]
     assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
     given.trainer.rngs["draws"].set_state(state)
@@ -293,7 +293,7 @@ def test_both_kinds_of_batches_occur_and_are_told_apart():
     for seed in range(12):
         stream = as_samples(given, *batch([seed % 4] * 3, seed=seed))
         state = given.trainer.rngs["draws"].get_state()
-        slots, _ = given.store.slots(12)
+        slots, _ = given.store.draw_slots(12)
         given.trainer.rngs["draws"].set_state(state)
         _, diverse = given.scores_of(stream)
         _, whole = naive_scores(given, slots.tolist(), stream)

@@ -70,7 +70,7 @@ def good_state(learner: Learner, *, memory: bool = True) -> dict[str, Any]:
         state = learner.state_dict()
         if not memory and learner.steps:
             parts = learner.trainer.parts.items()
-            blank = {name: part.blank_state() for name, part in parts if isinstance(part, Store)}
+            blank = {name: part.empty_state() for name, part in parts if isinstance(part, Store)}
             state["parts"] |= blank
         return state
 

@@ -14,12 +14,12 @@ from onepass.runs.variant import PRESET, Variant
 OPTIONS = {one.name for one in fields(Job)} - NOT_IN_VARIANT
 
 
-def command(run: Mapping[str, Any]) -> str:
+def rerun_command(run: Mapping[str, Any]) -> str:
     """From what a result or a run.json records. Where data lie, and a table's `--test`, are matters
     of one machine and not recorded.
 
-    >>> command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2, "device": "cpu",
-    ...          "variant": "tuned lr=3e-4 every=10 prequential=True"})
+    >>> rerun_command({"method": "er", "dataset": "digits", "memory": 100, "seed": 2,
+    ...                "device": "cpu", "variant": "tuned lr=3e-4 every=10 prequential=True"})
     'onepass run er --dataset digits --memory 100 --seed 2 --preset tuned --set lr=3e-4 --every 10
     --prequential --device cpu'
     """

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import PROPERTY, even, evenly, generator
 
-from onepass.memory import distinct, nth_true
+from onepass.memory import draw_distinct, nth_true
 
 # ---- distinct
 
@@ -17,7 +17,7 @@ from onepass.memory import distinct, nth_true
 @PROPERTY
 @given(st.integers(0, 40), st.integers(0, 400), st.integers(0, 10**6))
 def test_a_draw_has_distinct_members_below_the_population(count, population, seed):
-    drawn, genuine = distinct(count, torch.tensor(population), generator(seed))
+    drawn, genuine = draw_distinct(count, torch.tensor(population), generator(seed))
     assert drawn.shape == genuine.shape == (count,)
     assert drawn.dtype == torch.int64
     kept = drawn[genuine].tolist()
@@ -36,7 +36,7 @@ def test_several_populations_have_a_draw_each(count, shape, seed, data):
     size = int(np.prod(shape))
     populations = data.draw(st.lists(st.integers(0, 60), min_size=size, max_size=size))
     many = torch.tensor(populations, dtype=torch.int64).view(shape)
-    drawn, genuine = distinct(count, many, generator(seed))
+    drawn, genuine = draw_distinct(count, many, generator(seed))
     assert drawn.shape == genuine.shape == (*shape, count)
     rows = zip(drawn.view(size, count), genuine.view(size, count), populations, strict=True)
     for row, real, population in rows:
@@ -50,7 +50,7 @@ def test_several_populations_have_a_draw_each(count, shape, seed, data):
 @given(st.integers(1, 30), st.integers(0, 10**6), st.data())
 def test_a_population_smaller_than_the_draw_comes_whole_and_is_then_repeated(count, seed, data):
     population = data.draw(st.integers(1, count))
-    drawn, genuine = distinct(count, torch.tensor(population), generator(seed))
+    drawn, genuine = draw_distinct(count, torch.tensor(population), generator(seed))
     assert sorted(drawn[:population].tolist()) == list(range(population))
     assert genuine.tolist() == [place < population for place in range(count)]
     assert drawn[population:].tolist() == [place % population for place in range(population, count)]
@@ -58,7 +58,7 @@ def test_a_population_smaller_than_the_draw_comes_whole_and_is_then_repeated(cou
 
 
 def test_an_empty_population_gives_zeros_none_of_them_genuine():
-    drawn, genuine = distinct(5, torch.tensor(0), generator())
+    drawn, genuine = draw_distinct(5, torch.tensor(0), generator())
     assert drawn.tolist() == [0] * 5
     assert not genuine.any()
 
@@ -69,7 +69,7 @@ def test_every_element_every_pair_and_every_order_is_equally_likely(population):
     first, single = np.zeros(population), np.zeros(population)
     pairs = dict.fromkeys(itertools.combinations(range(population), 2), 0)
     for size in (1, 39) * (draws // 40):
-        for drawn in distinct(count, torch.full((size,), population), source)[0].tolist():
+        for drawn in draw_distinct(count, torch.full((size,), population), source)[0].tolist():
             first[drawn[0]] += 1
             single[drawn] += 1
             for pair in itertools.combinations(sorted(drawn), 2):
@@ -85,7 +85,7 @@ def test_every_element_every_pair_and_every_order_is_equally_likely(population):
 def test_draws_of_one_call_are_independent(population):
     source, joint = generator(8), np.zeros((population, population))
     for _ in range(40):
-        both = distinct(2, torch.full((200, 2), population), source)[0]
+        both = draw_distinct(2, torch.full((200, 2), population), source)[0]
         for one, other in both[..., 0].tolist():
             joint[one, other] += 1
     assert evenly(joint.flatten()) > 1e-3
@@ -93,7 +93,7 @@ def test_draws_of_one_call_are_independent(population):
 
 def test_a_seed_repeats_its_draws_and_another_gives_others():
     def draw(seed):
-        return distinct(64, torch.tensor(1000), generator(seed))[0].tolist()
+        return draw_distinct(64, torch.tensor(1000), generator(seed))[0].tolist()
 
     assert draw(3) == draw(3)
     assert draw(3) != draw(4)

@@ -21,7 +21,7 @@ BALANCE = "balance"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """A run as it was found, its result once it has one, and what its folder holds
     besides. `notes` are sentences on what of that cannot be read."""
 
@@ -78,7 +78,7 @@ class Recorded:
             return [], f"{BALANCE}.jsonl is damaged"
 
 
-def recorded(*paths: Path, where: Sequence[str] = ()) -> tuple[list[Recorded], dict[Path, int]]:
+def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun], dict[Path, int]]:
     """Returns all runs that meet every condition, runs' own folders first, since they have more to
     show; and how many lines of each file were passed over, since they are of something else."""
     found = folders_first(find_runs(*paths, parse=fileio.parsed))
@@ -89,15 +89,15 @@ def recorded(*paths: Path, where: Sequence[str] = ()) -> tuple[list[Recorded], d
     return [_recorded(run) for run in matching], count_foreign_lines(found)
 
 
-def _recorded(run: FoundRun) -> Recorded:
+def _recorded(run: FoundRun) -> RecordedRun:
     if run.state != "finished":
-        return Recorded(run, None)
+        return RecordedRun(run, None)
     try:
-        return Recorded(run, run.result())
+        return RecordedRun(run, run.result())
     except RunError as problem:
         *_, told = str(problem).rpartition(" is damaged: ")
-        return Recorded(replace(run, state="damaged", values={}, problem=told), None)
+        return RecordedRun(replace(run, state="damaged", values={}, problem=told), None)
 
 
-def results(runs: Sequence[Recorded]) -> list[Result]:
+def finished_results(runs: Sequence[RecordedRun]) -> list[Result]:
     return [run.result for run in runs if run.result is not None]
