@@ -96,7 +96,7 @@ class Recorder(Listener):
         return tick.step % self.every == 0
 
     def _write_down(self) -> None:
-        for key, lines in self.audience.take_lines().items():
+        for key, lines in self.audience.take_lines_by_key().items():
             if lines:
                 self.lines[key].extend(lines)
                 self.folder.append(key, lines)

@@ -52,7 +52,7 @@ class Job:
 
     A run is known by content: see `identity_fields`. `settings` are the constructor's arguments as
     text, as `--set` takes them. `probes` are the names of what watches the run; they change
-    nothing in it. `imports` are modules of the user's that register what the job asks for; whoever runs it
+    nothing in it. `imports` are modules of the user's that register what the job
     imports them first. `mirror_is_same_class` is told of the user's own data only; `label` and
     `test` of a table: the column of labels, and the file to test on. `normalise` says whose mean
     and standard deviation samples are normalised by: the dataset's, or those of the samples in the

@@ -264,7 +264,7 @@ def test_progress_is_forwarded_at_the_start_at_scores_and_now_and_then(
 def test_an_audience_of_nobody_is_content() -> None:
     audience = Audience([])
     audience.finished(None)
-    assert (audience.state_dict(), audience.take_lines()) == ({}, {})
+    assert (audience.state_dict(), audience.take_lines_by_key()) == ({}, {})
 
 
 @pytest.mark.parametrize("key", ["a/b", "", ".."])
