@@ -241,9 +241,7 @@ def _expect_scorable_batches(
             f"evaluate takes a learner, then a stream or batches; it was given {given}"
         )
     if test is None and not prequential:
-        raise InputError(
-            "batches have no test set of their own: give test=(x, y), or prequential=True"
-        )
+        raise InputError("batches have no test set: give test=(x, y), or prequential=True")
     if prequential:
         expect_untrained_scores(learner)
     if every is not None and every < 1:
