@@ -65,7 +65,7 @@ def test_a_run_of_another_state_of_its_methods_file_is_given_only_if_told_to(
         'import = "mymethod"\n[defaults]\nmethods = "mine"\ndataset = "synthetic"\nbatch = 60\n'
     )
     done = onepass("sweep", sweep, "--out", tmp_path / "runs", "--device", "cpu")
-    assert "another state of their method's file are skipped: 1, such as mine" in done.err
+    assert "whose method's file has changed since are skipped: 1, such as mine" in done.err
 
 
 def test_what_cannot_be_imported_is_one_line(own_modules: Path) -> None:
