@@ -18,12 +18,12 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 
 from onepass.runs.environment import describe_environment
-from onepass.tools.bench import Batches, Case
+from onepass.tools.bench import BenchCase, RandomBatches
 
 
 def learned(method, settings, steps):
-    case = Case(method, settings={"net": "resnet18", **settings}, device="cuda")
-    learner, batches = case.learner(), Batches(case)
+    case = BenchCase(method, settings={"net": "resnet18", **settings}, device="cuda")
+    learner, batches = case.learner(), RandomBatches(case)
     learner.prepare(case.shape, batches.x.dtype)
     for _ in range(steps):
         batches.learn(learner)

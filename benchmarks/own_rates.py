@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.loop import evaluate
 from onepass.evaluation.probes import BalanceProbe
 from onepass.gsa_paper.claims import imbalance
@@ -72,7 +72,7 @@ def main() -> None:
     stream, learner = job.make(RunResources().dataset(job))
     own, plain = OwnGradients(), BalanceProbe()
     own.watch(learner)
-    with computing(job.threads, job.deterministic):
+    with threads_and_determinism(job.threads, job.deterministic):
         *_, last = evaluate(learner, stream, every=len(stream), listeners=[plain])
     by_softmax = plain.a_pn()
     rates = {"softmax": list(by_softmax.values()), "own": own.rates(len(by_softmax))}

@@ -15,7 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from onepass.gsa_paper.published import listed, of_cell
+from onepass.gsa_paper.published import values_for_cell, with_sources
 from onepass.runs import lines
 
 RESULTS = Path(__file__).parents[1] / "results" / "lines"
@@ -47,7 +47,7 @@ def found() -> dict[str, dict[str, list[float]]]:
 
 
 def published(method: str) -> float | None:
-    text = listed(of_cell(method, "cifar100", 1000))
+    text = with_sources(values_for_cell(method, "cifar100", 1000))
     return float(text.split()[0]) if text else None
 
 

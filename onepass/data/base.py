@@ -12,7 +12,7 @@ from torch import Tensor
 from onepass.base.checksum import sha256
 from onepass.base.errors import InputError
 from onepass.base.seeds import generator, permutation
-from onepass.base.text import as_html, quoted, shortened
+from onepass.base.text import html_table, quoted, shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Dataset:
 
     def _repr_html_(self) -> str:
         names = shortened(", ".join(self.class_names))
-        return as_html(
+        return html_table(
             self.name,
             {"samples": self._samples, "classes": self.classes, "their names": names},
         )

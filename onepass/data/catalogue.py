@@ -28,7 +28,7 @@ class CatalogueEntry:
     std: tuple[float, ...]
     mirror_is_same_class: bool
     tasks: int
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     hub: str
     md5: dict[str, str]
 
@@ -39,7 +39,7 @@ class CatalogueEntry:
     def missing(self, root: Path) -> DataError:
         return DataError(
             f"dataset {self.name!r} is not below {root.resolve()}: put its files into "
-            f"{' or '.join(self.places[:2])} there (--data-root or ONEPASS_DATA say where), or "
+            f"{' or '.join(self.paths[:2])} there (--data-root or ONEPASS_DATA say where), or "
             f"download it: pip install 'onepass[hub]', then onepass data cache {self.name} "
             "--download"
         )
@@ -60,7 +60,7 @@ ENTRIES = (
         std=(0.3081,),
         mirror_is_same_class=False,
         tasks=5,
-        places=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
+        paths=("mnist", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw", "MNIST"),
         hub="ylecun/mnist",
         md5={
             "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -78,7 +78,7 @@ ENTRIES = (
         std=CIFAR10_STD,
         mirror_is_same_class=True,
         tasks=5,
-        places=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
+        paths=("cifar10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py"),
         hub="uoft-cs/cifar10",
         md5={
             "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -98,7 +98,7 @@ ENTRIES = (
         std=CIFAR10_STD,
         mirror_is_same_class=True,
         tasks=10,
-        places=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
+        paths=("cifar100", "cifar-100-python", "cifar100/cifar-100-python"),
         hub="uoft-cs/cifar100",
         md5={
             "train": "16019d7e3df5f24257cddd939b257f8d",
@@ -114,7 +114,7 @@ ENTRIES = (
         std=(0.2770, 0.2691, 0.2821),
         mirror_is_same_class=True,
         tasks=100,
-        places=(
+        paths=(
             "tiny-imagenet",
             "tiny-imagenet-200",
             "tiny-imagenet/tiny-imagenet-200",

@@ -18,17 +18,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onepass.base import devices
 from onepass.base.errors import DataError, OnepassError
-from onepass.base.text import in_a_line
+from onepass.base.text import error_in_one_line
 
 Array = np.ndarray[Any, Any]
 Report = Callable[[int], None]
 BLOCK = 256
-LARGEST = 2**30  # bytes of a file that is read at once; the largest of CIFAR has 155 million
+MOST_BYTES = 2**30  # bytes of a file that is read at once; the largest of CIFAR has 155 million
 MOST_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte, from where on Pillow warns
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, no part can be unpacked alone
-DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-DEEPEST = 3  # folders below that of a dataset: train, <class>, images
+DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+MOST_NESTED = 3  # folders below that of a dataset: train, <class>, images
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -56,7 +56,7 @@ class Undecoded(NamedTuple):
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def name_unreadable(path: str | Path) -> Iterator[None]:
     """Whatever the operating system has against reading is an error that names the file."""
     try:
         yield
@@ -69,9 +69,9 @@ def reading(path: str | Path) -> Iterator[None]:
         raise DataError(f"{problem.filename or path} cannot be read: {why}") from None
 
 
-def size_of_file(path: str | Path) -> int:
+def regular_file_size(path: str | Path) -> int:
     """Only what is a file is opened: to open a pipe waits, to open a device may do anything."""
-    with reading(path):
+    with name_unreadable(path):
         found = os.stat(path)  # noqa: PTH116
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
@@ -79,15 +79,15 @@ def size_of_file(path: str | Path) -> int:
     return found.st_size
 
 
-def contents(path: str | Path) -> bytes:
+def read_bytes(path: str | Path) -> bytes:
     """All of a file."""
-    if (size := size_of_file(path)) > LARGEST:
-        raise DataError(f"{path} has {size} bytes, and files are read up to {LARGEST}")
-    with reading(path), open(path, "rb") as file:  # noqa: PTH123
+    if (size := regular_file_size(path)) > MOST_BYTES:
+        raise DataError(f"{path} has {size} bytes, and files are read up to {MOST_BYTES}")
+    with name_unreadable(path), open(path, "rb") as file:  # noqa: PTH123
         return file.read()
 
 
-def class_name(given: str | bytes, path: str | Path) -> str:
+def decode_class_name(given: str | bytes, path: str | Path) -> str:
     """The name of a class: text, which can be printed and written anywhere."""
     try:
         return given.decode() if isinstance(given, bytes) else given.encode().decode()
@@ -99,16 +99,16 @@ def class_name(given: str | bytes, path: str | Path) -> str:
 
 def fingerprint(path: Path) -> str:
     """Changes when a file is added, removed, renamed, resized or written; reads no contents."""
-    with reading(path):
-        lines = "".join(sorted(_files(path, "", DEEPEST)))
+    with name_unreadable(path):
+        lines = "".join(sorted(_fingerprint_rows(path, "", MOST_NESTED)))
     return hashlib.sha256(os.fsencode(lines)).hexdigest()
 
 
-def _files(path: Path | str, below: str, deepest: int) -> list[str]:
+def _fingerprint_rows(path: Path | str, below: str, deepest: int) -> list[str]:
     """Name, size and time of writing of every file; strings, and no Path objects, since there may
     be a hundred thousand. No deeper than any reader looks: folders may be links to themselves."""
     if os.path.isfile(path):  # noqa: PTH113
-        return [_line(below, os.stat(path))]  # noqa: PTH116
+        return [_fingerprint_row(below, os.stat(path))]  # noqa: PTH116
     found = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -116,17 +116,17 @@ def _files(path: Path | str, below: str, deepest: int) -> list[str]:
                 continue
             name = f"{below}/{entry.name}"
             if not entry.is_dir():
-                found.append(_line(name, entry.stat(follow_symlinks=entry.is_file())))
+                found.append(_fingerprint_row(name, entry.stat(follow_symlinks=entry.is_file())))
             elif deepest:
-                found += _files(entry.path, name, deepest - 1)
+                found += _fingerprint_rows(entry.path, name, deepest - 1)
     return found
 
 
-def _line(name: str, found: os.stat_result) -> str:
+def _fingerprint_row(name: str, found: os.stat_result) -> str:
     return f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n"
 
 
-def decoded(
+def split_of_files(
     names: Sequence[str],
     labels: Sequence[int],
     shape: tuple[int, int, int],
@@ -141,10 +141,10 @@ def decoded(
     def fill(array: Array, report: Report) -> None:
         def block(first: int) -> int:
             for index in range(first, min(first + BLOCK, len(names))):
-                array[index] = decode(read(names[index]), names[index], shape, resize=resize)
+                array[index] = decode_image(read(names[index]), names[index], shape, resize=resize)
             return min(BLOCK, len(names) - first)
 
-        cores = devices.cores()
+        cores = devices.usable_cores()
         with ThreadPoolExecutor(cores if resize else min(cores, 4)) as pool:
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):
@@ -156,7 +156,7 @@ def decoded(
     return Split(shape, np.asarray(labels, dtype=np.int64), fill)
 
 
-def copied(images: Array, labels: Array) -> Split:
+def split_of_arrays(images: Array, labels: Array) -> Split:
     """A part whose pixels are in memory already."""
 
     def fill(array: Array, report: Report) -> None:
@@ -167,14 +167,14 @@ def copied(images: Array, labels: Array) -> Split:
     return Split((channels, height, width), labels.astype(np.int64), fill)
 
 
-def decode(
+def decode_image(
     content: bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False
 ) -> Array:
     """One image as (channels, height, width), upright; what cannot be decoded is named."""
     channels, height, width = shape
-    with opened(io.BytesIO(content), name) as picture:
+    with open_image(io.BytesIO(content), name) as picture:
         turn_upright(picture)
-        converted = eight_bit(picture).convert("L" if channels == 1 else "RGB")
+        converted = to_eight_bit(picture).convert("L" if channels == 1 else "RGB")
     if converted.size != (width, height):
         if not resize:
             found = f"{converted.size[0]}x{converted.size[1]}"
@@ -187,7 +187,7 @@ def decode(
 
 
 @contextmanager
-def opened(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
+def open_image(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
     """An image whose header has been read. Pillow would try every format that it knows, PostScript
     by starting another program; PPM is tried only for what calls itself so."""
     formats = (*FORMATS, "PPM") if name.lower().endswith((".ppm", ".pgm")) else FORMATS
@@ -206,7 +206,7 @@ def opened(source: str | io.BytesIO, name: str) -> Iterator[Image.Image]:
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"{name} cannot be read: {problem.strerror}") from None
         unknown = isinstance(problem, UnidentifiedImageError)
-        why = "of no known kind" if unknown else in_a_line(problem)
+        why = "of no known kind" if unknown else error_in_one_line(problem)
         raise DataError(f"{name} is not a whole image: {why}") from None
 
 
@@ -218,9 +218,9 @@ def turn_upright(picture: Image.Image) -> None:
         ImageOps.exif_transpose(picture, in_place=True)
 
 
-def eight_bit(picture: Image.Image) -> Image.Image:
+def to_eight_bit(picture: Image.Image) -> Image.Image:
     """Sixteen bits a pixel scaled to eight; pillow itself would cut them off."""
-    if picture.mode not in DEEP:
+    if picture.mode not in DEEP_MODES:
         return picture
     pixels = np.asarray(picture)
     if picture.mode == "F" or pixels.min() < 0 or pixels.max() > 65535:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onepass.base.errors import DataError
-from onepass.data.files import Split, Undecoded, decoded
+from onepass.data.files import Split, Undecoded, split_of_files
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label")
@@ -20,7 +20,7 @@ class Download(NamedTuple):
     fingerprint: str
 
 
-def download(repository: str | Path, shape: tuple[int, int, int]) -> Download:
+def download_from_hub(repository: str | Path, shape: tuple[int, int, int]) -> Download:
     """The dataset of a repository's name, or of a folder of parquet files of the same columns."""
     try:
         import datasets
@@ -34,12 +34,14 @@ def download(repository: str | Path, shape: tuple[int, int, int]) -> Download:
     if "train" not in splits or test is None:
         raise DataError(f"{repository} has the splits {sorted(splits)}, not train and test")
     names, label_of = _classes(splits["train"], repository)
-    train, held = (_part(splits[name], shape, label_of, repository) for name in ("train", test))
+    train, held = (
+        _image_split(splits[name], shape, label_of, repository) for name in ("train", test)
+    )
     fingerprint = f"{repository} {splits['train']._fingerprint} {splits[test]._fingerprint}"
     return Download(Undecoded(names, train, held), fingerprint)
 
 
-def _column(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:
+def _column_name(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:
     found = next((name for name in names if name in rows.column_names), None)
     if found is None:
         raise DataError(f"{repository} has the columns {rows.column_names}, none of {names}")
@@ -48,19 +50,19 @@ def _column(rows: Any, names: tuple[str, ...], repository: str | Path) -> str:
 
 def _classes(rows: Any, repository: str | Path) -> tuple[tuple[str, ...], dict[int, int]]:
     """The names of the classes, and which value of the label column stands for which."""
-    label = _column(rows, LABEL_COLUMNS, repository)
+    label = _column_name(rows, LABEL_COLUMNS, repository)
     names = getattr(rows.features[label], "names", None)
     values = range(len(names)) if names is not None else sorted(set(rows[label]))
     label_of = {value: place for place, value in enumerate(values)}
     return tuple(names or map(str, values)), label_of
 
 
-def _part(
+def _image_split(
     rows: Any, shape: tuple[int, int, int], label_of: dict[int, int], repository: str | Path
 ) -> Split:
     from datasets import Image
 
-    image = _column(rows, IMAGE_COLUMNS, repository)
+    image = _column_name(rows, IMAGE_COLUMNS, repository)
     encoded = rows.cast_column(image, Image(decode=False))
     names = [f"{repository}, image {index}" for index in range(len(rows))]
 
@@ -68,7 +70,7 @@ def _part(
         content: bytes = encoded[int(name.rsplit(" ", 1)[1])][image]["bytes"]
         return content
 
-    values = rows[_column(rows, LABEL_COLUMNS, repository)]
+    values = rows[_column_name(rows, LABEL_COLUMNS, repository)]
     if strange := sorted(set(values) - set(label_of)):
         raise DataError(f"{repository} has the label {strange[0]}, which is no class of train")
-    return decoded(names, [label_of[value] for value in values], shape, read)
+    return split_of_files(names, [label_of[value] for value in values], shape, read)

@@ -19,18 +19,18 @@ GREY = ("1", "L")  # modes of Pillow's
 Test = tuple[Any, Any] | Dataset | Iterable[Any]
 
 
-def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def xy_pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """The x and y of each: of a pair, or of a dictionary of columns."""
-    return map(pair, batches)
+    return map(xy_pair, batches)
 
 
-def pair(batch: Any) -> tuple[Any, Any]:
+def xy_pair(batch: Any) -> tuple[Any, Any]:
     """
-    >>> pair({"img": [[0.5]], "fine_label": [3], "coarse_label": [1]})
+    >>> xy_pair({"img": [[0.5]], "fine_label": [3], "coarse_label": [1]})
     ([[0.5]], [3])
     """
     if isinstance(batch, Mapping):
-        x, y = _column(batch, X_COLUMNS), _column(batch, Y_COLUMNS)
+        x, y = _find_column(batch, X_COLUMNS), _find_column(batch, Y_COLUMNS)
     elif isinstance(batch, list | tuple) and len(batch) == 2:
         x, y = batch
     else:
@@ -43,17 +43,17 @@ def pair(batch: Any) -> tuple[Any, Any]:
             "several samples, as iter(batch_size=10) gives them, or a list of one"
         )
     pictures = isinstance(x, Sequence) and len(x) and isinstance(x[0], Image.Image)
-    return (_pixels(x) if pictures else x), y
+    return (_stack_pictures(x) if pictures else x), y
 
 
-def _column(batch: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+def _find_column(batch: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     found = next((name for name in names if name in batch), None)
     if found is None:
         raise InputError(f"a batch has the columns {sorted(batch)}, none of {', '.join(names)}")
     return batch[found]
 
 
-def _pixels(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
+def _stack_pictures(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
     """Pictures of one size as uint8 (n, c, h, w): grey if all are, else in colour."""
     if len(sizes := {picture.size for picture in pictures}) > 1:
         raise InputError(f"the images of a batch must be of one size, not of {sorted(sizes)[:2]}")
@@ -62,20 +62,20 @@ def _pixels(pictures: Sequence[Image.Image]) -> np.ndarray[Any, Any]:
     return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
 
 
-def kind_of(given: object) -> str:
+def describe_type(given: object) -> str:
     """What was given in place of batches; of one of torch's datasets, what makes some of it."""
     hint = " (a DataLoader makes batches of it)" if isinstance(given, TorchDataset) else ""
     return f"a {type(given).__name__}{hint}"
 
 
-def walkable(test: Test) -> Iterable[Any]:
+def test_batches(test: Test) -> Iterable[Any]:
     """What a test set is walked by, as often as asked."""
     if isinstance(test, Dataset):
         return [(test.test_x, test.test_y)]
     if isinstance(test, tuple) and len(test) == 2:
         return [test]
     if not isinstance(test, Iterable):
-        raise InputError(f"test must be (x, y), a Dataset or batches, not {kind_of(test)}")
+        raise InputError(f"test must be (x, y), a Dataset or batches, not {describe_type(test)}")
     if iter(test) is test:
         raise InputError(
             "test is walked at every point, and a generator only once: give (x, y), a list of "

@@ -8,7 +8,7 @@ from onepass.data.registry import DATASETS, DatasetInfo
 TABLES = (".csv", ".parquet")
 
 
-def names() -> list[str]:
+def dataset_names() -> list[str]:
     return [*DATASETS.names(), *CATALOGUE]
 
 
@@ -20,7 +20,7 @@ def is_known(name: str) -> bool:
 def mirror_is_same_class(name: str) -> bool:
     """Returns whether a mirror image is of the same class, as the dataset of that name says; it is
     for your own files."""
-    entry = _facts(name)
+    entry = _entry_of(name)
     return entry.mirror_is_same_class if entry else True
 
 
@@ -31,13 +31,13 @@ def usual_tasks(name: str, classes: int | None = None) -> int:
     >>> usual_tasks("cifar100"), usual_tasks("digits"), usual_tasks("mine", classes=3)
     (10, 5, 3)
     """
-    entry = _facts(name)
+    entry = _entry_of(name)
     if entry is not None and classes in (None, entry.classes):
         return entry.tasks
     return min(5, classes or 5)
 
 
-def _facts(name: str) -> CatalogueEntry | DatasetInfo | None:
+def _entry_of(name: str) -> CatalogueEntry | DatasetInfo | None:
     """Returns what a dataset's entry says, or None for the user's own files."""
     if name in CATALOGUE or is_path(name):
         return CATALOGUE.get(name)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 L = TypeVar("L", int, str, int | str)
 
 
-def in_order(labels: Iterable[L]) -> list[L]:
+def sorted_classes(labels: Iterable[L]) -> list[L]:
     """The different ones, sorted; text that is all numbers as numbers.
 
-    >>> in_order([7, -1, 7]), in_order(["b", "a"]), in_order(["10", "9"])
+    >>> sorted_classes([7, -1, 7]), sorted_classes(["b", "a"]), sorted_classes(["10", "9"])
     ([-1, 7], ['a', 'b'], ['9', '10'])
     """
     found = set(labels)
@@ -28,10 +28,10 @@ def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) < 1000  # Python reads no number of many thousand digits
 
 
-def numbered(labels: Sequence[Label], classes: Sequence[Label]) -> Tensor:
+def class_numbers(labels: Sequence[Label], classes: Sequence[Label]) -> Tensor:
     """The place of each label among the classes.
 
-    >>> numbered(["dog", "cat", "dog"], ["cat", "dog"])
+    >>> class_numbers(["dog", "cat", "dog"], ["cat", "dog"])
     tensor([1, 0, 1])
     """
     import torch

@@ -15,17 +15,16 @@ import numpy as np
 import torch
 
 from onepass.base.errors import DataError, InputError, UnknownNameError
-from onepass.base.settings import check
-from onepass.data import arrays as array_files
-from onepass.data import cache, folders, hub, sources, tabular
+from onepass.base.settings import expect_type
+from onepass.data import cache, folders, hub, npz, sources, tabular
 from onepass.data.base import Dataset
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
-from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, reading
-from onepass.data.known import TABLES, is_known, is_path, names
+from onepass.data.files import MOST_PIXELS, Undecoded, fingerprint, name_unreadable
+from onepass.data.known import TABLES, dataset_names, is_known, is_path
 from onepass.data.registry import DATASETS
 
 LARGEST_SIZE = math.isqrt(MOST_PIXELS)
-OF_OWN_FILES: dict[str, Any] = {
+OWN_FILE_OPTIONS: dict[str, Any] = {
     "image_size": int | None,
     "test_fraction": float | None,
     "mirror_is_same_class": bool | None,
@@ -83,7 +82,7 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
         "label": label,
         "test": test,
     }
-    _check(own)
+    _expect_own_options(own)
     path, root = is_path(name), data_root(root)
     if not path:
         _expect_known(name, own)
@@ -93,15 +92,17 @@ cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
         if key not in valid:
             raise UnknownNameError(f"option of dataset {name!r}", key, valid)
     if made:
-        return made.made(options)
-    with reading(name if path else root):
-        return _own(name, **own) if path else _published(CATALOGUE[name], root)
+        return made.make_validated(options)
+    with name_unreadable(name if path else root):
+        return (
+            _load_own_files(name, **own) if path else _load_catalogue_dataset(CATALOGUE[name], root)
+        )
 
 
-def _check(own: dict[str, Any]) -> None:
+def _expect_own_options(own: dict[str, Any]) -> None:
     """What may be said of one's own files."""
-    for key, kind in OF_OWN_FILES.items():
-        check(key, own[key], kind)
+    for key, kind in OWN_FILE_OPTIONS.items():
+        expect_type(key, own[key], kind)
     size = own["image_size"]
     if size is not None and not 1 <= size <= LARGEST_SIZE:
         raise InputError(f"image_size must be at least 1 and at most {LARGEST_SIZE}")
@@ -110,58 +111,60 @@ def _check(own: dict[str, Any]) -> None:
 def _expect_known(name: str, own: dict[str, Any]) -> None:
     """A dataset of that name, of which nothing was said that is for one's own files."""
     if is_known(name):
-        _expect_unsaid(own, "your own files", name)
+        _expect_not_given(own, "your own files", name)
     elif Path(name).is_file():
-        raise _of_no_kind(Path(name))
+        raise _unsupported_file(Path(name))
     elif Path(name).exists():
         raise InputError(f"unknown dataset {name!r}; for the files of that name write './{name}'")
     else:
-        raise UnknownNameError("dataset", name, names())
+        raise UnknownNameError("dataset", name, dataset_names())
 
 
-def _expect_unsaid(said: dict[str, Any], what: str, name: str) -> None:
+def _expect_not_given(said: dict[str, Any], what: str, name: str) -> None:
     """Raises an InputError if something was said that is for another kind of data."""
     for key, value in said.items():
         if value is not None:
             raise InputError(f"{key} is for {what}, not for {name!r}")
 
 
-def _published(entry: CatalogueEntry, root: Path) -> Dataset:
-    found = sources.find(entry, root)
+def _load_catalogue_dataset(entry: CatalogueEntry, root: Path) -> Dataset:
+    found = sources.find_source(entry, root)
     if found is None:
-        downloaded = cache.open_cached(cache.entry(entry.name, "download"))
+        downloaded = cache.open_cached(cache.cache_folder(entry.name, "download"))
         if downloaded is None:
             raise entry.missing(root)
-        return _dataset(entry.name, downloaded, entry)
+        return _make_dataset(entry.name, downloaded, entry)
     path, reader = found
-    folder = cache.entry(entry.name, str(path.resolve()))
-    arrays = cache.cached(
-        folder, fingerprint(path), lambda: _checked(reader.read(path), path, entry)
+    folder = cache.cache_folder(entry.name, str(path.resolve()))
+    arrays = cache.cached_arrays(
+        folder, fingerprint(path), lambda: _validated(reader.read(path), path, entry)
     )
-    return _dataset(entry.name, arrays, entry)
+    return _make_dataset(entry.name, arrays, entry)
 
 
-def download(entry: CatalogueEntry) -> Dataset:
+def download_dataset(entry: CatalogueEntry) -> Dataset:
     """Fetches a dataset from the hub into the cache, where `load` finds it afterwards."""
-    fetched = hub.download(entry.hub, entry.shape)
+    fetched = hub.download_from_hub(entry.hub, entry.shape)
     undecoded = fetched.undecoded
     if entry.name == "tiny-imagenet":
-        undecoded = in_order(undecoded, wnids())
-    folder = cache.entry(entry.name, "download")
-    return _dataset(
+        undecoded = reorder_classes(undecoded, tiny_imagenet_wnids())
+    folder = cache.cache_folder(entry.name, "download")
+    return _make_dataset(
         entry.name,
-        cache.cached(folder, fetched.fingerprint, lambda: _checked(undecoded, entry.hub, entry)),
+        cache.cached_arrays(
+            folder, fetched.fingerprint, lambda: _validated(undecoded, entry.hub, entry)
+        ),
         entry,
     )
 
 
-def wnids() -> tuple[str, ...]:
+def tiny_imagenet_wnids() -> tuple[str, ...]:
     """TinyImageNet's classes in the order of its wnids.txt, which the hub's copy does not keep."""
     text = resources.files("onepass.data").joinpath("wnids.txt").read_text()
     return tuple(text.split())
 
 
-def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
+def reorder_classes(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
     """The same images with the classes in another order; other classes are left as they are."""
     if set(undecoded.class_names) != set(names):
         return undecoded
@@ -173,14 +176,14 @@ def in_order(undecoded: Undecoded, names: tuple[str, ...]) -> Undecoded:
     return Undecoded(names, train, test)
 
 
-def _of_no_kind(path: Path) -> DataError:
+def _unsupported_file(path: Path) -> DataError:
     return DataError(
         f"{path} is a file of no kind that is read here: .npz, .csv and .parquet are, and folders "
         "of images"
     )
 
 
-def _own(
+def _load_own_files(
     name: str,
     *,
     image_size: int | None,
@@ -193,37 +196,39 @@ def _own(
     path = Path(name)
     if path.suffix.lower() in TABLES:
         of_images = {"image_size": image_size, "mirror_is_same_class": mirror_is_same_class}
-        _expect_unsaid(of_images, "images", name)
+        _expect_not_given(of_images, "images", name)
         if test is not None and Path(test).suffix.lower() not in TABLES:
             raise InputError(f"test must be a .csv or .parquet file, not {str(test)!r}")
         other = None if test is None else Path(test)
-        return tabular.read(path, label, test=other, test_fraction=test_fraction)
-    _expect_unsaid({"label": label, "test": test}, "a .csv or .parquet file", name)
+        return tabular.read_table(path, label, test=other, test_fraction=test_fraction)
+    _expect_not_given({"label": label, "test": test}, "a .csv or .parquet file", name)
     same_class = mirror_is_same_class is not False
     if path.suffix.lower() == ".npz":
-        _expect_unsaid({"image_size": image_size}, "folders of images", name)
-        return array_files.read(path, test_fraction, mirror_is_same_class=same_class)
+        _expect_not_given({"image_size": image_size}, "folders of images", name)
+        return npz.read_npz(path, test_fraction, mirror_is_same_class=same_class)
     if path.is_file():
-        raise _of_no_kind(path)
+        raise _unsupported_file(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     own_name = path.resolve().name
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
-    arrays = cache.cached(
-        cache.entry(own_name, identity),
+    arrays = cache.cached_arrays(
+        cache.cache_folder(own_name, identity),
         f"{fingerprint(path)} upright",  # they were not, once, and may be cached so
-        lambda: _checked(
-            folders.read(path, image_size=image_size, test_fraction=test_fraction), path, None
+        lambda: _validated(
+            folders.read_class_folders(path, image_size=image_size, test_fraction=test_fraction),
+            path,
+            None,
         ),
     )
-    return _dataset(own_name, arrays, None, same_class)
+    return _make_dataset(own_name, arrays, None, same_class)
 
 
-def _dataset(
-    name: str, arrays: cache.Arrays, entry: CatalogueEntry | None, same_class: bool = True
+def _make_dataset(
+    name: str, arrays: cache.CachedArrays, entry: CatalogueEntry | None, same_class: bool = True
 ) -> Dataset:
     if entry is not None:
-        _compare(entry, arrays)
+        _warn_if_incomplete(entry, arrays)
     return Dataset(
         name=name,
         train_x=torch.from_numpy(arrays.train_x),
@@ -237,7 +242,7 @@ def _dataset(
     )
 
 
-def _checked(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | None) -> Undecoded:
+def _validated(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | None) -> Undecoded:
     """Refuses what cannot be right before anything is decoded."""
     count = len(undecoded.class_names)
     if entry is not None and count != len(entry.train):
@@ -253,7 +258,7 @@ def _checked(undecoded: Undecoded, path: Path | str, entry: CatalogueEntry | Non
     return undecoded
 
 
-def _compare(entry: CatalogueEntry, arrays: cache.Arrays) -> None:
+def _warn_if_incomplete(entry: CatalogueEntry, arrays: cache.CachedArrays) -> None:
     """Tells of images that are missing."""
     for part, y, official in (
         ("training", arrays.train_y, entry.train),

@@ -21,7 +21,7 @@ from onepass.base.errors import DataError
 from onepass.data.files import Array
 
 Handler = Callable[[Any], None]
-AS_PYTHON_DOES = """
+SAFE_OPCODES = """
     PROTO FRAME STOP MARK PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET
     NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
     STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8
@@ -29,7 +29,7 @@ AS_PYTHON_DOES = """
     EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT
     GLOBAL STACK_GLOBAL
 """
-NAMES = {
+ALLOWED_NAMES = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "_reconstruct"),
@@ -41,13 +41,13 @@ NAMES = {
 WHOLE_NUMBERS = tuple(f"{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8))
 
 
-class Named(NamedTuple):
+class NotedName(NamedTuple):
     """A function or class that a pickle names."""
 
     name: str
 
 
-class Call:
+class NotedCall:
     """What a pickle would have called, and the state that it would have given to the result."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
@@ -55,23 +55,23 @@ class Call:
         self.state: Any = None
 
 
-def read(content: bytes) -> Any:
-    """The tables, lists, numbers, text and bytes of a pickle, with a `Call` where an array stands.
-    What is not data is refused by a DataError; damage may lead to any exception."""
-    return _Reader(content).load()
+def read_pickle(content: bytes) -> Any:
+    """Returns the tables, lists, numbers, text and bytes of a pickle; each array in it is a
+    `NotedCall`. Raises a DataError for anything but data; damage may raise any exception."""
+    return _DataUnpickler(content).load()
 
 
-def array(value: Any) -> Array:
+def decode_array(value: Any) -> Array:
     """The array of whole numbers that a pickle describes. What describes none is refused by a
     DataError, or leads to some other exception."""
-    if not isinstance(value, Call) or value.name not in ("_reconstruct", "_frombuffer"):
+    if not isinstance(value, NotedCall) or value.name not in ("_reconstruct", "_frombuffer"):
         raise DataError("it holds no array where one should be")
     if value.name == "_frombuffer":
         raw, described, shape, order = value.arguments
     else:
         _, shape, described, by_columns, raw = value.state
         order = "F" if by_columns else "C"
-    kind = _whole_numbers(described)
+    kind = _integer_dtype(described)
     if not isinstance(raw, bytes) or type(shape) is not tuple or len(shape) > 4:
         raise DataError("an array has no bytes, or no shape")
     if any(type(size) is not int or not 0 <= size <= len(raw) for size in shape):
@@ -81,9 +81,9 @@ def array(value: Any) -> Array:
     return np.frombuffer(raw, kind).reshape(shape, order=order)
 
 
-def _whole_numbers(described: Any) -> np.dtype[Any]:
+def _integer_dtype(described: Any) -> np.dtype[Any]:
     """An integer type by its size and byte order, if nothing else is said of it."""
-    if not isinstance(described, Call) or described.name != "dtype":
+    if not isinstance(described, NotedCall) or described.name != "dtype":
         raise DataError("an array's numbers are not described")
     name, *copying = described.arguments
     version, order, *others = described.state
@@ -95,7 +95,7 @@ def _whole_numbers(described: Any) -> np.dtype[Any]:
     return np.dtype(order + name)
 
 
-class _Opcodes(dict[int, Handler]):
+class _HandlerTable(dict[int, Handler]):
     """What is done for each opcode; the others are refused."""
 
     def __missing__(self, code: int) -> NoReturn:
@@ -103,24 +103,26 @@ class _Opcodes(dict[int, Handler]):
         raise DataError(f"it has the opcode {names.get(chr(code), code)}, which is not data")
 
 
-class _Reader(pickle._Unpickler):  # the one in Python: nobody can choose the opcodes of that in C
+class _DataUnpickler(
+    pickle._Unpickler
+):  # the one in Python: nobody can choose the opcodes of that in C
     stack: list[Any]
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self._may_encode = len(content)
 
-    def find_class(self, module: str, name: str) -> Named:
-        if (module, name) not in NAMES:
+    def find_class(self, module: str, name: str) -> NotedName:
+        if (module, name) not in ALLOWED_NAMES:
             raise DataError(f"it asks for {f'{module}.{name}'[:100]!r}, which is not data")
-        return Named(name)
+        return NotedName(name)
 
     def call(self) -> None:
         arguments, named = self.stack.pop(), self.stack.pop()
-        if not isinstance(named, Named) or type(arguments) is not tuple:
+        if not isinstance(named, NotedName) or type(arguments) is not tuple:
             raise DataError("it calls what is no function")
         encode = named.name == "encode"
-        self.stack.append(self._encoded(*arguments) if encode else Call(named.name, arguments))
+        self.stack.append(self._encoded(*arguments) if encode else NotedCall(named.name, arguments))
 
     def _encoded(self, text: str, encoding: str) -> bytes:
         """No file holds more bytes than it has, unless it asks for the same ones over and over."""
@@ -131,15 +133,15 @@ class _Reader(pickle._Unpickler):  # the one in Python: nobody can choose the op
 
     def give_state(self) -> None:
         state = self.stack.pop()
-        if not isinstance(self.stack[-1], Call):
+        if not isinstance(self.stack[-1], NotedCall):
             raise DataError("it gives a state to what can have none")
         self.stack[-1].state = state
 
 
-def _with_text_for_keys(load: Handler, keys: slice) -> Handler:
+def _with_text_keys(load: Handler, keys: slice) -> Handler:
     """To hash a tuple of tuples of tuples … would end the process."""
 
-    def checked(reader: _Reader) -> None:
+    def checked(reader: _DataUnpickler) -> None:
         if not all(isinstance(key, str | bytes) for key in reader.stack[keys]):
             raise DataError("it has a table whose keys are not text")
         load(reader)
@@ -147,19 +149,19 @@ def _with_text_for_keys(load: Handler, keys: slice) -> Handler:
     return checked
 
 
-def _handlers() -> _Opcodes:
+def _make_handler_table() -> _HandlerTable:
     pythons: dict[int, Handler] = pickle._Unpickler.dispatch
     every, last = slice(0, None, 2), slice(-2, -1)
-    handlers = {name: pythons[getattr(pickle, name)[0]] for name in AS_PYTHON_DOES.split()}
+    handlers = {name: pythons[getattr(pickle, name)[0]] for name in SAFE_OPCODES.split()}
     handlers |= {
-        "DICT": _with_text_for_keys(pythons[pickle.DICT[0]], every),
-        "SETITEMS": _with_text_for_keys(pythons[pickle.SETITEMS[0]], every),
-        "SETITEM": _with_text_for_keys(pythons[pickle.SETITEM[0]], last),
+        "DICT": _with_text_keys(pythons[pickle.DICT[0]], every),
+        "SETITEMS": _with_text_keys(pythons[pickle.SETITEMS[0]], every),
+        "SETITEM": _with_text_keys(pythons[pickle.SETITEM[0]], last),
         "BYTEARRAY8": handlers["BINBYTES8"],  # which takes no memory before it has the bytes
-        "REDUCE": _Reader.call,
-        "BUILD": _Reader.give_state,
+        "REDUCE": _DataUnpickler.call,
+        "BUILD": _DataUnpickler.give_state,
     }
-    return _Opcodes({getattr(pickle, name)[0]: handler for name, handler in handlers.items()})
+    return _HandlerTable({getattr(pickle, name)[0]: handler for name, handler in handlers.items()})
 
 
-_Reader.dispatch = _handlers()
+_DataUnpickler.dispatch = _make_handler_table()

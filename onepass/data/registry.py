@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 
 if TYPE_CHECKING:
     from onepass.data.base import Dataset
@@ -25,7 +25,7 @@ class DatasetInfo:
     tasks: int
     mirror_is_same_class: bool
 
-    def made(self, options: dict[str, Any]) -> Dataset:
+    def make_validated(self, options: dict[str, Any]) -> Dataset:
         """The dataset, which must be what was said of it; options may change how many classes."""
         found = self.make(**options)
         told = {"name": self.key, "mirror_is_same_class": self.mirror_is_same_class}
@@ -38,7 +38,7 @@ class DatasetInfo:
         return found
 
 
-DATASETS = Names[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
+DATASETS = Registry[DatasetInfo]("dataset", "onepass.datasets", "onepass.data")
 
 
 def dataset(

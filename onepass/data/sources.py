@@ -28,25 +28,31 @@ class Source(NamedTuple):
 
 
 def _cifar(name: str) -> tuple[Reader, Reader]:
-    present, read = partial(cifar.present, name=name), partial(cifar.read, name=name)
+    present, read = partial(cifar.has_cifar_files, name=name), partial(cifar.read_cifar, name=name)
     return Reader("python batches", present, read), _class_folders(channels=3)
 
 
 def _class_folders(channels: int) -> Reader:
-    return Reader("class folders", folders.present, partial(folders.read, channels=channels))
+    return Reader(
+        "class folders",
+        folders.has_class_folders,
+        partial(folders.read_class_folders, channels=channels),
+    )
 
 
 READERS = {
-    "mnist": (Reader("idx files", idx.present, idx.read), _class_folders(channels=1)),
+    "mnist": (Reader("idx files", idx.has_idx_files, idx.read_idx), _class_folders(channels=1)),
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),
-    "tiny-imagenet": (Reader("as distributed", tiny_imagenet.present, tiny_imagenet.read),),
+    "tiny-imagenet": (
+        Reader("as distributed", tiny_imagenet.has_tiny_imagenet, tiny_imagenet.read_tiny_imagenet),
+    ),
 }
 
 
-def find(entry: CatalogueEntry, root: Path) -> Source | None:
+def find_source(entry: CatalogueEntry, root: Path) -> Source | None:
     """Returns the first place below the root where one of the readers finds its files."""
-    for place in entry.places:
+    for place in entry.paths:
         for reader in READERS[entry.name]:
             if reader.present(root / place):
                 return Source(root / place, reader)

@@ -8,31 +8,31 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onepass.base.errors import DataError
-from onepass.base.text import in_a_line
-from onepass.data.files import PACKINGS, Split, Undecoded, contents, decoded
+from onepass.base.text import error_in_one_line
+from onepass.data.files import PACKINGS, Split, Undecoded, read_bytes, split_of_files
 
 SHAPE = (3, 64, 64)
 LARGEST = 2**26  # bytes of a file in the zip, a thousand times those of any that was published
-Read = Callable[[str], bytes]
+ReadFile = Callable[[str], bytes]
 
 
-def present(path: Path) -> bool:
+def has_tiny_imagenet(path: Path) -> bool:
     return (path / "wnids.txt").is_file() or (path.suffix == ".zip" and path.is_file())
 
 
-def read(path: Path) -> Undecoded:
+def read_tiny_imagenet(path: Path) -> Undecoded:
     """Classes in the order of wnids.txt; greyscale files become colour images."""
-    names, content = _zip(path) if path.suffix == ".zip" else _folder(path)
-    classes = _lines(path, content, "wnids.txt")
+    names, content = _open_zip(path) if path.suffix == ".zip" else _open_folder(path)
+    classes = _read_rows(path, content, "wnids.txt")
     if len(set(classes)) != len(classes):
         raise DataError(f"{path}: wnids.txt names a class twice")
     label_of = {wnid: label for label, wnid in enumerate(classes)}
-    train = [(name, label_of[_class(name)]) for name in names if _class(name) in label_of]
+    train = [(name, label_of[_class_of(name)]) for name in names if _class_of(name) in label_of]
     if missing := sorted(set(range(len(classes))) - {label for _, label in train}):
         raise DataError(f"{path} has no training images of the class {classes[missing[0]][:100]!r}")
     test = []
     present_names = set(names)
-    for line in _lines(path, content, "val/val_annotations.txt"):
+    for line in _read_rows(path, content, "val/val_annotations.txt"):
         columns = line.split("\t")
         if len(columns) < 2:
             raise DataError(f"{path}: val_annotations.txt has no columns in {line[:100]!r}")
@@ -48,31 +48,31 @@ def read(path: Path) -> Undecoded:
     if not test:
         raise DataError(f"{path}: val_annotations.txt names no images")
     train.sort(key=lambda entry: (entry[1], entry[0]))
-    return Undecoded(tuple(classes), *(_part(path, part, content) for part in (train, test)))
+    return Undecoded(tuple(classes), *(_image_split(path, part, content) for part in (train, test)))
 
 
-def _part(path: Path, images: list[tuple[str, int]], content: Read) -> Split:
+def _image_split(path: Path, images: list[tuple[str, int]], content: ReadFile) -> Split:
     """Its images are named by where they lie, in errors too."""
     names = [f"{path}/{name}" for name, _ in images]
     labels = [label for _, label in images]
-    return decoded(names, labels, SHAPE, lambda name: content(name.removeprefix(f"{path}/")))
+    return split_of_files(names, labels, SHAPE, lambda name: content(name.removeprefix(f"{path}/")))
 
 
-def _class(name: str) -> str:
+def _class_of(name: str) -> str:
     """The wnid of a training image's path, or nothing for another file."""
     pieces = name.split("/")
     is_image = len(pieces) == 4 and pieces[0] == "train" and pieces[2] == "images"
     return pieces[1] if is_image and pieces[3].endswith(".JPEG") else ""
 
 
-def _lines(path: Path, content: Read, name: str) -> list[str]:
+def _read_rows(path: Path, content: ReadFile, name: str) -> list[str]:
     try:
         return [line for line in content(name).decode().splitlines() if line.strip()]
     except UnicodeDecodeError:
         raise DataError(f"{path}: {name} is not UTF-8") from None
 
 
-def _folder(path: Path) -> tuple[list[str], Read]:
+def _open_folder(path: Path) -> tuple[list[str], ReadFile]:
     folders = [*sorted((path / "train").glob("*/images")), path / "val" / "images"]
     names = [
         f"{folder.relative_to(path).as_posix()}/{entry.name}"
@@ -80,14 +80,14 @@ def _folder(path: Path) -> tuple[list[str], Read]:
         if folder.is_dir()
         for entry in folder.iterdir()
     ]
-    return names, lambda name: contents(path / name)
+    return names, lambda name: read_bytes(path / name)
 
 
-def _zip(path: Path) -> tuple[list[str], Read]:
+def _open_zip(path: Path) -> tuple[list[str], ReadFile]:
     try:
         archive = zipfile.ZipFile(path)
     except Exception as problem:  # whatever a damaged zip leads to
-        raise DataError(f"{path} is not a whole zip file: {in_a_line(problem)}") from None
+        raise DataError(f"{path} is not a whole zip file: {error_in_one_line(problem)}") from None
     members = archive.infolist()
     inside = {one.filename.split("/", 1)[1]: one for one in members if "/" in one.filename}
     lock = threading.Lock()
@@ -104,6 +104,6 @@ def _zip(path: Path) -> tuple[list[str], Read]:
             with lock, archive.open(member) as file:
                 return file.read(LARGEST)
         except Exception as problem:  # likewise
-            raise DataError(f"{path}: {name} is damaged: {in_a_line(problem)}") from None
+            raise DataError(f"{path}: {name} is damaged: {error_in_one_line(problem)}") from None
 
     return sorted(inside), content

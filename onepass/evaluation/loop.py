@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from onepass.base import inputs
-from onepass.base.devices import room_for
+from onepass.base.devices import naming_large_settings
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, kind_of, pairs
+from onepass.data.iterables import Test, describe_type, xy_pairs
 from onepass.evaluation.callbacks import Listener, Run
 from onepass.evaluation.callbacks.audience import Audience
 from onepass.evaluation.points import BEGINNING, Point, Tick
@@ -30,7 +30,7 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -104,7 +104,7 @@ def prepare_for_stream(learner: Learner, stream: Stream) -> None:
         raise InputError("this learner has learned text labels, but a stream's labels are numbers")
     if not learner._prepared:
         first, _ = stream.batch(0)
-        with room_for(_size_factors(learner, stream)):
+        with naming_large_settings(_size_factors(learner, stream)):
             learner.prepare(tuple(first.shape[1:]), first.dtype)
 
 
@@ -133,7 +133,7 @@ def learn_and_score(
     if every is not None and every < (least := first_scorable_step(stream)):
         lacking = "" if least == 1 else ": no class that came before has test samples"
         raise InputError(f"every must be at least {least}, not {every}{lacking}")
-    with room_for(_size_factors(learner, stream)):
+    with naming_large_settings(_size_factors(learner, stream)):
         yield from _ticks_of_stream(learner, stream, every, prequential, start, listener)
 
 
@@ -189,7 +189,7 @@ def _ticks_of_batches(
     """Does what `_ticks_of_stream` does for batches whose number and tasks are not known ahead."""
     _expect_scorable_batches(learner, batches, test, every, prequential)
     tested = TestBatches(() if test is None else test)
-    upcoming = pairs(batches)
+    upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
         raise InputError("the stream has no batches: give at least one")
     sample = inputs.as_samples(first[0])[0]
@@ -218,7 +218,7 @@ def _ticks_of_batches(
             listener.scored(tick)
         yield tick
     trained = False
-    if learner.book.told:  # the caller announced the tasks, so the last one ends here
+    if learner.class_index.told:  # the caller announced the tasks, so the last one ends here
         with clock.training:
             trained = learner.end_task()
     if trained or not isinstance(tick, Point):
@@ -236,7 +236,7 @@ def _expect_scorable_batches(
     prequential: bool,
 ) -> None:
     if not isinstance(learner, Learner) or not isinstance(batches, Iterable):
-        given = f"a {type(learner).__name__} and {kind_of(batches)}"
+        given = f"a {type(learner).__name__} and {describe_type(batches)}"
         raise InputError(
             f"evaluate takes a learner, then a stream or batches; it was given {given}"
         )
@@ -279,7 +279,7 @@ def _score(
     loss: float,
     boundary: bool,
 ) -> Point:
-    expect_finite(learner)
+    expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from onepass.base.text import as_html
+from onepass.base.text import html_table
 from onepass.evaluation.metrics import percent
 
 
@@ -54,7 +54,7 @@ class Point(Tick):
         return f"<Point {facts}>"
 
     def _repr_html_(self) -> str:
-        return as_html("Point", self._facts)
+        return html_table("Point", self._facts)
 
     @property
     def _facts(self) -> dict[str, object]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onepass.base import inputs
 from onepass.base.errors import InputError
-from onepass.data.iterables import Test, pairs, walkable
+from onepass.data.iterables import Test, test_batches, xy_pairs
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -87,14 +87,14 @@ class TestBatches:
     __test__ = False
 
     def __init__(self, test: Test) -> None:
-        self.batches = walkable(test)
+        self.batches = test_batches(test)
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
         """Returns counts per class of `learner.classes`, without a confusion matrix, because the
         tasks of the classes are unknown."""
         classes = len(learner.classes)
         correct, total = torch.zeros(2, classes, dtype=torch.int64)
-        for x, y in pairs(self.batches):
+        for x, y in xy_pairs(self.batches):
             samples = inputs.as_samples(x)
             truth = rows_of(learner, y, len(samples))
             known = truth >= 0
@@ -108,7 +108,7 @@ class TestBatches:
 
 def rows_of(learner: Learner, y: Any, count: int) -> Tensor:
     """Returns the index of each label in `learner.classes`; -1 for an unseen label."""
-    row_of, labels = learner.book.row_of, inputs.as_labels(y, count)
+    row_of, labels = learner.class_index.row_of, inputs.as_labels(y, count)
     return torch.tensor([row_of.get(label, -1) for label in labels])
 
 

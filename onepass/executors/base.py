@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from onepass.base.errors import InputError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.evaluation import probes
 from onepass.evaluation.callbacks.progress import Progress
 from onepass.executors.queue import InOrder, Queue
@@ -37,7 +37,7 @@ class RunOptions:
     anyway: bool = False
 
     def __post_init__(self) -> None:
-        check("checkpoint", self.checkpoint, CheckpointEvery)
+        expect_type("checkpoint", self.checkpoint, CheckpointEvery)
         if isinstance(self.checkpoint, int) and self.checkpoint < 1:
             raise InputError(f"checkpoint must be at least 1 step, not {self.checkpoint}")
 

@@ -9,7 +9,7 @@ import torch
 
 from onepass.base import devices
 from onepass.base.errors import InputError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.executors.base import Executor
 from onepass.executors.processes.pool import Processes
 from onepass.executors.serial import Serial
@@ -24,7 +24,7 @@ def choose_executor(
 ) -> Executor:
     """Returns an executor for these jobs that has `at_once` runs at a time. `isolated`: runs are in
     worker processes even one at a time, so that a killed run does not stop the others."""
-    check("jobs", at_once, AtOnce)
+    expect_type("jobs", at_once, AtOnce)
     if at_once != "auto" and at_once < 1:
         raise InputError(f"jobs must be at least 1 at a time, not {at_once}")
     count = runs_at_once(at_once, jobs)
@@ -35,7 +35,7 @@ def runs_at_once(wanted: AtOnce, jobs: Sequence[Job]) -> int:
     """Returns how many jobs to run at a time: as many as wanted, but no more than the cores have
     threads for. `auto` means a run per core's worth of threads, or `RUNS_ON_A_GPU` per GPU."""
     first = jobs[0]
-    cores = max(1, devices.cores() // first.threads)
+    cores = max(1, devices.usable_cores() // first.threads)
     gpus = 1 if first.device != first.device_kind else max(1, torch.cuda.device_count())
     on_gpus = RUNS_ON_A_GPU * gpus
     useful = on_gpus if first.device_kind == "cuda" else cores

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.base import plugins
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.base.errors import CheckpointError, DataError, RunError, TooLargeError
 from onepass.base.text import shortened
 from onepass.evaluation import probes
@@ -62,7 +62,7 @@ def run_job(
     checkpoints; `auto` means one every ten seconds, None means no checkpoint. `listeners` are
     called besides the job's probes. `resources` are shared with other runs of this process.
     """
-    plugins.import_named(job.imports)
+    plugins.import_modules(job.imports)
     resources = resources or RunResources()
     job = _with_fingerprint(job, out, resources)
     folder = RunFolder.of(job, out)
@@ -84,7 +84,7 @@ def run_job(
     stream, learner = resources.take(job)
     with _removing_new_folder_if_too_large(folder):
         folder.make()
-        with folder.locked(), computing(job.threads, job.deterministic):
+        with folder.locked(), threads_and_determinism(job.threads, job.deterministic):
             if meanwhile := folder.result():  # another process has just finished it
                 return meanwhile
             return _train(job, stream, learner, folder, observers, checkpoint, anyway)
@@ -202,14 +202,16 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Ru
     if saved is None:
         return learner, None
     content, progress = saved
-    wanted = checkpoints.content(learner)
+    wanted = checkpoints.checkpoint_content(learner)
     for name in ("method", "settings"):
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
                 f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}"
             )
-    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+    return checkpoints.learner_from_content(
+        content, str(folder.checkpoint_file), device=job.device
+    ), progress
 
 
 def _expect_all_points(

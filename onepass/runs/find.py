@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from onepass.base import fileio
 from onepass.base.errors import RunError
-from onepass.base.text import natural, quoted
+from onepass.base.text import natural_sort_key, quoted
 from onepass.runs import lines
 from onepass.runs.folder import DAMAGED_NAME
 from onepass.runs.result import Result
@@ -117,13 +117,13 @@ def _bare(key: str) -> str:
     return OTHER_NAMES.get(key, key.removeprefix(SETTINGS))
 
 
-def find_runs(*paths: Path, parse: Parse = fileio.glanced) -> list[FoundRun]:
+def find_runs(*paths: Path, parse: Parse = fileio.parse_json_fast) -> list[FoundRun]:
     """Returns every run at or below the given folders, in natural order of their paths, and every
     line of .jsonl files, given or found in a folder. A run below several paths comes once."""
     found: list[FoundRun] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(_below(path, parse), key=lambda run: natural(run.where))
+            found += sorted(_below(path, parse), key=lambda run: natural_sort_key(run.where))
         elif not lines.is_lines_file(path):
             raise RunError(f"{path} is neither a folder nor a .jsonl file")
         else:
@@ -139,11 +139,13 @@ def find_run(name: str, paths: Sequence[Path] = ()) -> FoundRun:
     damaged."""
     file, folder = lines.file_of_line(name), Path(name)
     if file:
-        found = [run for run in find_runs(Path(file), parse=fileio.parsed) if run.where == name]
+        found = [run for run in find_runs(Path(file), parse=fileio.parse_json) if run.where == name]
         if not found:
             raise RunError(f"there is no line {name}")
     elif folder.is_dir():
-        found = list(_run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parsed))
+        found = list(
+            _run_in_folder(name, {path.name for path in folder.iterdir()}, fileio.parse_json)
+        )
         if not found:
             raise RunError(f"{name} is not a run's folder; `onepass runs list` shows what is in it")
     else:
@@ -161,7 +163,7 @@ def _beginning_with(letters: str, paths: Sequence[Path]) -> list[FoundRun]:
             "the first letters of its identity, name the folders or files to search too"
         )
     known: dict[str, list[FoundRun]] = {}
-    for run in find_runs(*paths, parse=fileio.parsed):
+    for run in find_runs(*paths, parse=fileio.parse_json):
         for key in ("identity", "state_sha256"):
             if str(run.get(key) or "").startswith(letters):
                 known.setdefault(str(run.get("identity") or run.get(key)), []).append(run)
@@ -216,7 +218,7 @@ def _finished(folder: str, parse: Parse) -> FoundRun:
 
 def _run_of_line(text: str, where: str, parse: Parse) -> FoundRun:
     try:
-        content = fileio.parsed_object(text, parse)
+        content = fileio.parse_json_object(text, parse)
     except ValueError as problem:
         return _damaged(where, str(problem))
     return replace(_checked(where, content), foreign=not NEEDED.keys() <= content.keys())
@@ -259,7 +261,7 @@ def _steps_done(folder: Path) -> int:
             file.seek(max(0, path.stat().st_size - TAIL))
             # The text after the last line end is empty, or a line that a kill cut short.
             *_, last, _ = (b"\n" + file.read()).split(b"\n")
-        step = fileio.parsed_object(last.decode()).get("step")
+        step = fileio.parse_json_object(last.decode()).get("step")
     except (OSError, ValueError):
         return 0
     return step if isinstance(step, int) else 0
@@ -269,6 +271,6 @@ def _damaged(where: str, problem: str, folder: str | None = None) -> FoundRun:
     return FoundRun(where, "damaged", {}, problem, folder)
 
 
-def _read(path: str, parse: Parse = fileio.parsed) -> dict[str, Any]:
+def _read(path: str, parse: Parse = fileio.parse_json) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - making a Path is slower than reading
-        return fileio.parsed_object(file.read(), parse)
+        return fileio.parse_json_object(file.read(), parse)

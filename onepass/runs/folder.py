@@ -26,8 +26,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from onepass.base import fileio
 from onepass.base.errors import BusyError, CheckpointError, RunError, WriteError
-from onepass.base.settings import check
-from onepass.base.text import plain
+from onepass.base.settings import expect_type
+from onepass.base.text import printable
 from onepass.evaluation.callbacks.base import EVENTS
 from onepass.evaluation.points import Point, Tick
 from onepass.runs.environment import OtherVersions
@@ -93,7 +93,7 @@ class RunFolder:
         path = self.path / ".lock"
         with ExitStack() as held:
             try:
-                held.enter_context(fileio.locked(path, wait=False))
+                held.enter_context(fileio.locked_file(path, wait=False))
             except BlockingIOError:
                 raise BusyError(f"{self.path} is being run by another process") from None
             except OSError as problem:
@@ -104,7 +104,7 @@ class RunFolder:
         """Returns whether another process is running it now."""
         lock = self.path / ".lock"
         try:
-            with fileio.locked(lock, wait=False) if lock.is_file() else nullcontext():
+            with fileio.locked_file(lock, wait=False) if lock.is_file() else nullcontext():
                 return False
         except BlockingIOError:
             return True
@@ -174,12 +174,12 @@ class RunFolder:
             *whole, last = path.read_text("utf-8").split("\n")
             # In a finished run, a last line without an end was damaged later: it raises an error.
             half = [last] if last and self.result_file.exists() else []
-            return [fileio.parsed_object(line) for line in [*whole, *half]]
+            return [fileio.parse_json_object(line) for line in [*whole, *half]]
         except (OSError, ValueError):
             raise RunError(f"{path} is damaged: a line is not a JSON object") from None
 
     def append(self, key: str, lines: Sequence[str]) -> None:
-        fileio.append(self.lines_file(key), _as_text(lines))
+        fileio.append_text(self.lines_file(key), _as_text(lines))
 
     def ensure_lines(self, key: str, lines: Sequence[str]) -> None:
         """Flushes a .jsonl file to the disk. If it was changed or removed meanwhile, writes it
@@ -190,7 +190,7 @@ class RunFolder:
             log.warning("%s was changed while the run went on: it is written again", path)
             self.rewrite(key, lines)
         elif found is not None:
-            fileio.sync(path)
+            fileio.flush_to_disk(path)
 
     def rewrite(self, key: str, lines: Sequence[str]) -> None:
         """Replaces a .jsonl file by these lines. Without lines the file is removed, except for
@@ -211,7 +211,7 @@ class RunFolder:
         for key in lines:
             self.ensure_lines(key, lines[key])
         files = {key: _length_and_digest(_as_text(lines[key]).encode()) for key in lines}
-        file.write(self.checkpoint_file, {**content, "files": files})
+        file.write_checkpoint(self.checkpoint_file, {**content, "files": files})
 
     def load_checkpoint(self) -> tuple[dict[str, Any], RunProgress] | None:
         """Returns the content of the last checkpoint and the progress of the run at that moment;
@@ -221,7 +221,7 @@ class RunFolder:
 
         if not _file_exists(self.checkpoint_file):
             return None
-        content = file.read(self.checkpoint_file)
+        content = file.read_checkpoint(self.checkpoint_file)
         if "lines" in content:
             raise CheckpointError(
                 f"{self.checkpoint_file} was written by an earlier version of onepass, "
@@ -236,7 +236,7 @@ class RunFolder:
         """Returns the progress in a checkpoint; raises one of DAMAGED if it is not valid."""
         tick = _checked(Tick, {name: content["tick"][name] for name in Tick.__dataclass_fields__})
         for name, kind in CHECKPOINT_TYPES.items():
-            check(name, content[name], kind)
+            expect_type(name, content[name], kind)
         if not 0 <= tick.step == content["state"]["steps"]:
             raise ValueError("the learner and its progress do not belong together")
         lines = {key: self._lines_before(key, extent) for key, extent in content["files"].items()}
@@ -250,7 +250,7 @@ class RunFolder:
         """Returns the lines that a file had when the checkpoint was written; raises a
         CheckpointError if they are gone."""
         path, size = self.lines_file(key), int(extent["bytes"])
-        if not fileio.names_a_file(key):
+        if not fileio.is_file_name(key):
             raise ValueError("the key of a listener must be usable as a file name")
         found = path.read_bytes()[:size] if _file_exists(path) else b""
         if _length_and_digest(found) != extent:
@@ -271,10 +271,10 @@ class RunFolder:
         like something else than a run."""
         if not self.run_file.exists():
             return False
-        first, *others = [plain(line) for line in text.rstrip().split("\n")]
+        first, *others = [printable(line) for line in text.rstrip().split("\n")]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            fileio.append(self.log_file, _as_text([f"{now} {first}", *others]))
+            fileio.append_text(self.log_file, _as_text([f"{now} {first}", *others]))
         except WriteError:
             return False
         return True
@@ -285,7 +285,7 @@ class RunFolder:
 
 def parse_point(line: str) -> Point:
     """Returns the point of a line of events.jsonl; raises one of DAMAGED if it is not valid."""
-    entry = fileio.parsed(line)
+    entry = fileio.parse_json(line)
     counts = {name: tuple(entry[name]) for name in ("correct", "total")}
     confusion = tuple(map(tuple, entry.get("confusion", ())))  # early versions wrote none
     point = _checked(Point, {**entry, **counts, "confusion": confusion})
@@ -299,7 +299,7 @@ def parse_point(line: str) -> Point:
 def _checked(kind: type[Measured], entry: dict[str, Any]) -> Measured:
     types = TYPES[kind]
     for name, value in entry.items():
-        check(name, value, types[name])
+        expect_type(name, value, types[name])
     return kind(**entry)
 
 
@@ -326,7 +326,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     if not _file_exists(path):
         return None
     try:
-        return fileio.parsed_object(path.read_text("utf-8"))
+        return fileio.parse_json_object(path.read_text("utf-8"))
     except ValueError as problem:
         reason = "it is not UTF-8" if isinstance(problem, UnicodeError) else problem
         raise RunError(f"{path} is damaged: {reason}") from None
@@ -336,11 +336,11 @@ def _describes_a_run(content: dict[str, Any]) -> bool:
     """Returns whether a run.json has valid fields and the identity of its job. Early versions wrote
     only the job."""
     try:
-        check("job", content.get("job"), dict)
+        expect_type("job", content.get("job"), dict)
         for name in ("probes", "imports"):
-            check(name, content.get(name, []), list[str])
+            expect_type(name, content.get(name, []), list[str])
         for name in ("identity", "module", "source", "commit", "onepass", "torch"):
-            check(name, content.get(name), str | None)
+            expect_type(name, content.get(name), str | None)
         return content.get("identity") in (None, digest(content["job"]))
     except DAMAGED:
         return False

@@ -61,7 +61,7 @@ def located_lines(path: Path) -> list[tuple[str, str]]:
 def _parse_line(line: str, where: str) -> dict[str, Any]:
     """Returns the content of a line; raises a RunError if it is not a JSON object."""
     try:
-        return fileio.parsed_object(line)
+        return fileio.parse_json_object(line)
     except ValueError as problem:
         raise RunError(f"{where} is damaged: {problem}") from None
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from onepass.base.devices import kind
-from onepass.base.text import plain
+from onepass.base.devices import device_type
+from onepass.base.text import printable
 from onepass.evaluation import metrics
 from onepass.evaluation.points import Point
 from onepass.learning.learner import Learner
@@ -22,7 +22,7 @@ def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
     """Returns the result of a finished run. `points` are all its evaluation points."""
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -31,13 +31,13 @@ def make_result(
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return Result(
         identity=job.identity,
         method=job.method,
         revision=job.revision,
         settings=plain_settings(learner),
-        dataset=plain(stream.dataset.name),
+        dataset=printable(stream.dataset.name),
         dataset_identity=job.dataset_identity,
         data_sha256=job.data_sha256,
         validation=job.validation,
@@ -83,7 +83,7 @@ def make_result(
 def plain_settings(learner: Learner) -> dict[str, Any]:
     """Returns the arguments of the learner's constructor as JSON values: a network of the user's as
     its repr, a GPU without its number."""
-    chosen = {**learner.get_params(), "device": kind(learner.device)}
+    chosen = {**learner.get_params(), "device": device_type(learner.device)}
     return {name: _plain(value) for name, value in chosen.items()}
 
 

@@ -32,7 +32,7 @@ log = logging.getLogger("onepass")
 def find_results(*paths: Path, where: Sequence[str] = ()) -> list[Result]:
     """Returns the results of all finished runs in folders and .jsonl files that meet every
     condition. Run folders come first: if a run is in both, its folder has more to show."""
-    found = folders_first(find_runs(*paths, parse=fileio.parsed))
+    found = folders_first(find_runs(*paths, parse=fileio.parse_json))
     if passed := count_foreign_lines(found):
         files = ", ".join(map(str, passed))
         number = sum(passed.values())

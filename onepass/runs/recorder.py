@@ -83,7 +83,7 @@ class Recorder(Listener):
             so_far = RunProgress(
                 tick, self.lines, states, self.audience.dropped, self.other_versions
             )
-            content = {**file.content(learner), "class_names": self.class_names}
+            content = {**file.checkpoint_content(learner), "class_names": self.class_names}
             self.folder.save_checkpoint(content, so_far)
             self.saved = time.monotonic()
             self.pause = max(SECONDS_BETWEEN, 10 * (self.saved - began))

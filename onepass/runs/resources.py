@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onepass.base.devices import computing
+from onepass.base.devices import threads_and_determinism
 from onepass.data import Dataset
 from onepass.evaluation.loop import prepare_for_stream
 from onepass.learning.learner import Learner
@@ -48,7 +48,7 @@ class RunResources:
         return self._ready.pop(self.with_fingerprint(job).identity, None) or self._make(job)
 
     def _make(self, job: Job) -> tuple[Stream, Learner]:
-        with computing(job.threads, job.deterministic):
+        with threads_and_determinism(job.threads, job.deterministic):
             stream, learner = job.make(self.dataset(job))
             prepare_for_stream(learner, stream)
         return stream, learner

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Self, get_type_hints
 
 from onepass.base.errors import InputError, RunError
-from onepass.base.settings import check
-from onepass.base.text import plain
+from onepass.base.settings import expect_type
+from onepass.base.text import printable
 from onepass.runs.variant import Variant
 
 PRINTED: Any = {"printed": True}  # marks what `onepass run --json` prints
@@ -130,7 +130,7 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Returns what result.json holds."""
-        return {**asdict(self), "variant": str(self.variant), "out": plain(self.out)}
+        return {**asdict(self), "variant": str(self.variant), "out": printable(self.out)}
 
     @property
     def precision(self) -> str:
@@ -152,6 +152,6 @@ def _types() -> dict[str, Any]:
 
 def _check(name: str, value: object, annotation: Any, source: str) -> None:
     try:
-        check(name, value, annotation)
+        expect_type(name, value, annotation)
     except (InputError, RecursionError):  # the value may be too large to quote
         raise RunError(f"{source} is damaged: its {name} is of the wrong type") from None

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from onepass import data, streams
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import Preset, as_text, check, configured, read_settings, setting_names
-from onepass.base.text import plain
+from onepass.base.settings import (
+    Preset,
+    construct,
+    expect_type,
+    format_setting,
+    parse_settings,
+    setting_names,
+)
+from onepass.base.text import printable
 from onepass.data.known import is_path
 from onepass.learning import registry
 from onepass.runs.variant import PRESET, Variant
@@ -129,7 +136,7 @@ class Job:
             "data_sha256": self.data_sha256,
             **({"memory": self.memory} if self.uses_memory else {}),
             "seed": self.seed,
-            "device": devices.resolve(self.device).type,
+            "device": devices.resolve_device(self.device).type,
             **self.non_defaults,
         }
 
@@ -194,7 +201,7 @@ class Job:
 
     @property
     def device_kind(self) -> str:
-        return devices.kind(self.device)
+        return devices.device_type(self.device)
 
     @property
     def has_own_data(self) -> bool:
@@ -204,8 +211,8 @@ class Job:
     @property
     def dataset_identity(self) -> str:
         """The dataset as results name it: its name, or the absolute path of the user's own data, as
-        plain text."""
-        return plain(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
+        printable text."""
+        return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
 
     @property
     def _loaded_fingerprint(self) -> Fingerprint:
@@ -236,13 +243,13 @@ class Job:
         mirrors = preset.settings.get("mirror", learner.mirror)
         instead = {"mirror": False} if by_default else preset.unmirrored
         chosen = {name: value for name, value in self.settings.items() if name == "mirror"}
-        if not mirrors or instead is None or read_settings(learner, chosen).get("mirror"):
+        if not mirrors or instead is None or parse_settings(learner, chosen).get("mirror"):
             return self.settings
         given = self.mirror_is_same_class
         same = data.mirror_is_same_class(self.dataset) if given is None else given
         if same:
             return self.settings
-        return {name: as_text(value) for name, value in instead.items()} | self.settings
+        return {name: format_setting(value) for name, value in instead.items()} | self.settings
 
     @property
     def variant(self) -> Variant:
@@ -291,7 +298,7 @@ class Job:
 
         info = registry.get(self.method)
         table = self.full_stream(data.usual_tasks(dataset.name, dataset.classes))
-        stream = streams.make(dataset, table, seed=self.seed)
+        stream = streams.make_stream(dataset, table, seed=self.seed)
         if info.one_task and len(stream.tasks) > 1:
             raise InputError(
                 f"{self.method!r} learns all classes as one task, but stream {table['stream']!r} "
@@ -300,7 +307,7 @@ class Job:
         stream.check_scorable()
         if self.prequential:
             expect_untrained_scores(info.learner)
-        return stream, configured(info.learner, **self.arguments(stream))
+        return stream, construct(info.learner, **self.arguments(stream))
 
     def full_stream(self, usual_tasks: int) -> dict[str, Any]:
         """Returns all settings of the stream, with its number of tasks."""
@@ -308,7 +315,7 @@ class Job:
         if registry.get(self.method).one_task:  # overrides the user's choice
             chosen.pop("tasks", None)
             usual = {"tasks": 1}
-        return streams.filled(chosen, usual)
+        return streams.with_defaults(chosen, usual)
 
     def chosen_stream(self) -> dict[str, Any]:
         """Returns the stream settings that were chosen: in `stream`, and by the fields `tasks`,
@@ -317,7 +324,7 @@ class Job:
         usual = {option.name: option.default for option in fields(self) if option.name in names}
         given = {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
         del usual["tasks"]  # depends on the data
-        return streams.asked(self.stream, given, usual)
+        return streams.parse_with_options(self.stream, given, usual)
 
     def arguments(self, stream: Stream) -> dict[str, Any]:
         """Returns the arguments of the learner's constructor: those of the job, then the preset's,
@@ -338,12 +345,12 @@ class Job:
                     f"{name} is not a setting here: give --{name} instead of --set {name}"
                 )
         learner = registry.get(self.method).learner
-        return self.chosen_preset().settings | read_settings(learner, self.run_settings)
+        return self.chosen_preset().settings | parse_settings(learner, self.run_settings)
 
     def normalisation(self, stream: Stream) -> dict[str, Any]:
         """Returns the mean and standard deviation for the learner: the dataset's, if it has them,
         or those of the samples of the stream's first task, as the stream changes them."""
-        check("normalise", self.normalise, Normalise)
+        expect_type("normalise", self.normalise, Normalise)
         mean, std = stream.dataset.mean, stream.dataset.std
         if self.normalise == "first-task":
             mean, std = data.statistics(stream.samples_of(task=0))

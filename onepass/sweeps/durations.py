@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 from onepass import streams
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.learning import registry
 from onepass.runs.result import Result
 from onepass.runs.spec import Job
@@ -84,12 +84,12 @@ def _stream(validation: float, settings: Mapping[str, object]) -> RunKind:
 
 def _images_per_sample(job: Job) -> float:
     """Returns the images through the network for each sample of the stream, weighted by cost."""
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
 
     memory = {"memory": job.memory} if job.uses_memory else {}
-    learner = configured(registry.get(job.method).learner, **memory, **job.chosen_settings())
+    learner = construct(registry.get(job.method).learner, **memory, **job.chosen_settings())
     batch = int(job.chosen_stream().get("batch", Job.batch))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return (images.trained + SCORED * images.scored) / batch
 
 

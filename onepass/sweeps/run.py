@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from onepass import executors
 from onepass.base import devices
 from onepass.base.errors import DataError, InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.runs import lines
 from onepass.runs.folder import RunFolder, make_folder
@@ -136,7 +136,7 @@ def sweep(
     until = math.inf if time_limit is None else time.monotonic() + _seconds(time_limit)
     planned = sweep_file.read_sweep_file(
         Path(file) if isinstance(file, str) else file,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
         imports=imports,
     )
@@ -329,7 +329,7 @@ def _folder(out: Path | str | None, append: Path | None) -> Iterator[Path]:
 
 
 def _seconds(time_limit: float) -> float:
-    check("time_limit", time_limit, float)
+    expect_type("time_limit", time_limit, float)
     if not time_limit > 0:
         raise InputError(f"time_limit must be seconds above 0, not {time_limit!r}")
     return time_limit

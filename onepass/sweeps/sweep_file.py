@@ -34,7 +34,7 @@ from typing import Any, get_type_hints
 from onepass import data
 from onepass.base import plugins, toml
 from onepass.base.errors import InputError, OnepassError, UnknownNameError
-from onepass.base.settings import LARGEST, check
+from onepass.base.settings import LARGEST_INT, expect_type
 from onepass.base.text import quoted
 from onepass.data.known import is_path
 from onepass.evaluation import probes
@@ -85,9 +85,9 @@ def read_sweep_file(
     repeats are kept. Errors name the file and the key in one line. The modules in the file and in
     `imports` are imported here, and again in the process that runs the jobs."""
     path = source if isinstance(source, Path) else WITHOUT_FILE
-    content = toml.read(source) if isinstance(source, Path) else dict(source)
+    content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
-    plugins.import_named(modules)
+    plugins.import_modules(modules)
     _expect_valid(path, content)
     grids = content.get("grid", [{}])
     counted = 0
@@ -111,7 +111,7 @@ def read_sweep_file(
 def _imports(path: Path, content: Table) -> list[str]:
     modules = _listed(content.get("import", []))
     for module in modules:
-        check(f"{path}: import", module, str)
+        expect_type(f"{path}: import", module, str)
     return modules
 
 
@@ -129,7 +129,7 @@ def _expect_valid(path: Path, content: Table) -> None:
         for name, table in tables.items():
             where = f"[{kind}.{name}]"
             if not _exists(kind, name):
-                valid = data.names() if kind == "dataset" else registry.METHODS.names()
+                valid = data.dataset_names() if kind == "dataset" else registry.METHODS.names()
                 raise InputError(f"{path}: {where}: {UnknownNameError(kind, name, valid)}")
             _expect_valid_table(path, where, table, without=own)
     grids = content.get("grid", [{}])
@@ -166,25 +166,25 @@ def _expect_valid_table(path: Path, where: str, table: Table, without: str = "")
         if not values:
             raise InputError(f"{key} is an empty list")
         for alternative in values:
-            check(key, alternative, OPTIONS[name])
+            expect_type(key, alternative, OPTIONS[name])
             _expect_in_range(key, name, alternative)
 
 
 def _expect_in_range(key: str, name: str, value: Any) -> None:
-    least, most = LEAST.get(name, -LARGEST), MOST.get(name, LARGEST)
+    least, most = LEAST.get(name, -LARGEST_INT), MOST.get(name, LARGEST_INT)
     if isinstance(value, int) and not least <= value <= most:
         limit = f"at least {least}" if value < least else f"at most {most}"
         raise InputError(f"{key} must be {limit}, not {value}")
 
 
 def _expect_valid_settings(key: str, settings: Any) -> None:
-    check(key, settings, dict)
+    expect_type(key, settings, dict)
     for name, value in settings.items():
         values = value if isinstance(value, list) else [value]
         if not values:
             raise InputError(f"{key}.{name} is an empty list")
         for alternative in values:
-            check(f"{key}.{name}", alternative, str | int | float | bool)
+            expect_type(f"{key}.{name}", alternative, str | int | float | bool)
 
 
 # ---- from tables to jobs
@@ -254,11 +254,11 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
     from onepass.learning.learner import Learner
 
     settings = {
-        name[1:]: toml.as_text(value, name[1:])
+        name[1:]: toml.toml_value_as_text(value, name[1:])
         for name, value in chosen.items()
         if name.startswith(".")
     }
-    plugins.expect_named(settings.get("net"), str(path))
+    plugins.expect_user_named(settings.get("net"), str(path))
     for name in ("engine", "precision"):
         if name in chosen and name in settings:
             raise InputError(f"give {name} or set.{name}, not both")
@@ -277,7 +277,7 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
 def _expect_known_names(job: Job) -> None:
     """Raises an error for names and settings that are not valid, without loading data."""
     if not job.has_own_data and not data.is_known(job.dataset):
-        raise UnknownNameError("dataset", job.dataset, data.names())
+        raise UnknownNameError("dataset", job.dataset, data.dataset_names())
     job.chosen_settings()
     job.chosen_stream()
     probes.expect_probes(job.probes)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onepass.base import fileio, toml
 from onepass.base.errors import RunError
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.evaluation.callbacks import Progress
 from onepass.executors import Executor
 from onepass.runs.resources import RunResources
@@ -97,7 +97,7 @@ class Search:
             raise RunError(f"cannot make the folder {self.folder}: {problem.strerror}") from None
         with ExitStack() as held:
             try:
-                held.enter_context(fileio.locked(self.folder / ".lock", wait=False))
+                held.enter_context(fileio.locked_file(self.folder / ".lock", wait=False))
             except BlockingIOError:
                 raise RunError(f"{self.folder} is being searched by another process") from None
             yield
@@ -130,5 +130,5 @@ class Search:
         }[objective]
         return (
             f"# {description} on held-out data: {state.value:.2f} (trial {state.best})\n"
-            f"# {plain(command)}\n{toml.written(state.settings or {})}"
+            f"# {printable(command)}\n{toml.settings_as_toml(state.settings or {})}"
         )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check, check_name, read_settings
+from onepass.base.settings import expect_setting_name, expect_type, parse_settings
 from onepass.base.text import quoted
-from onepass.base.toml import as_text
+from onepass.base.toml import toml_value_as_text
 
 if TYPE_CHECKING:
     from onepass.learning.learner import Learner
@@ -84,10 +84,10 @@ class Space:
         for name, values in table.items():
             if name in GIVEN_BY_THE_JOB:
                 raise InputError(f"{where}: {name} cannot be searched; give it outside of [space]")
-            check_name(learner, name)
+            expect_setting_name(learner, name)
             settings[name] = _read(f"{where}: {name}", values, hints[name])
             for text in settings[name].ends:
-                read_settings(learner, {name: text})
+                parse_settings(learner, {name: text})
         return cls(settings, table)
 
     def distributions(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Space:
 def _read(name: str, values: Any, hint: Any) -> Range | Choice:
     """Returns the range or choice of one setting; `hint` is the type of its argument."""
     if isinstance(values, list):
-        texts = [as_text(value, name) for value in values]
+        texts = [toml_value_as_text(value, name) for value in values]
         if len(set(texts)) != len(texts) or not texts:
             raise InputError(f"{name} must be a list of different choices, not {quoted(values)}")
         return Choice(texts)
@@ -117,7 +117,7 @@ def _read(name: str, values: Any, hint: Any) -> Range | Choice:
     for key, value in values.items():
         if key not in KEYS:
             raise UnknownNameError(f"key of {name}", key, KEYS)
-        check(f"{name}.{key}", value, KEYS[key])
+        expect_type(f"{name}.{key}", value, KEYS[key])
     if not {"low", "high"} <= values.keys():
         raise InputError(f"{name} must have low and high")
     return _range(name, values, hint)
@@ -140,7 +140,7 @@ def _range(name: str, table: dict[str, Any], hint: Any) -> Range:
 
 def _accepts_fractions(hint: Any) -> bool:
     try:
-        check("", 0.5, hint)
+        expect_type("", 0.5, hint)
     except InputError:
         return False
     return True

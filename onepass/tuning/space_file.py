@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 from onepass.base import plugins, toml
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.learning import registry
 from onepass.runs.spec import Job
 from onepass.tuning.space import Space
@@ -43,7 +43,7 @@ def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Spac
     """Returns the space of a file, or of a dictionary with the content of one, and the options of
     its [defaults], by the names of a job's fields; `seeds` and `set` are two more."""
     file = source if isinstance(source, Path) else WITHOUT_FILE
-    content = toml.read(source) if isinstance(source, Path) else dict(source)
+    content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     for name in content:
         if name not in TABLES:
             raise UnknownNameError(f"table of {file}", name, TABLES)
@@ -57,20 +57,20 @@ def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Spac
     options = {name.replace("-", "_"): value for name, value in table.items()}
     options["set"] = as_texts(table.get("set", {}))
     for net in (options["set"].get("net"), *_choices(content.get("space"), "net")):
-        plugins.expect_named(net, str(file))
+        plugins.expect_user_named(net, str(file))
     return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
 
 
 def expect_option(where: str, name: str, value: Any) -> None:
     """Raises an InputError, which begins with `where`, if the value of an option is not valid."""
-    check(where, value, OPTIONS[name])
+    expect_type(where, value, OPTIONS[name])
     if value is not None and name in LEAST and value < LEAST[name]:
         raise InputError(f"{where} must be at least {LEAST[name]}, not {value}")
 
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as `--set` takes them."""
-    return {name: toml.as_text(value, name) for name, value in settings.items()}
+    return {name: toml.toml_value_as_text(value, name) for name, value in settings.items()}
 
 
 def _choices(space: Any, name: str) -> list[Any]:

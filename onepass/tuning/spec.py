@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onepass.base.errors import InputError
-from onepass.base.settings import configured
+from onepass.base.settings import construct
 from onepass.evaluation.metrics import FEWEST_POINTS
 from onepass.runs.spec import OWN, Job
 from onepass.tuning.space import Space
@@ -53,7 +53,7 @@ class SearchSpec:
             )
         for chosen in self.space.ends():
             tried = replace(job, settings={**job.settings, **chosen})
-            configured(type(learner), **tried.arguments(stream))
+            construct(type(learner), **tried.arguments(stream))
 
     def description(self) -> dict[str, Any]:
         """Returns what makes two searches the same; paths are not part of it."""

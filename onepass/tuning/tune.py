@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from onepass import executors
 from onepass.base import devices, plugins
 from onepass.base.errors import InputError, TrainingError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.runs.spec import Job
 from onepass.tuning import space_file
 from onepass.tuning.spec import OBJECTIVES, SearchSpec
@@ -105,10 +105,10 @@ def tune(
     if objective not in OBJECTIVES:
         raise UnknownNameError("objective", objective, OBJECTIVES)
     for name, number, least in (("trials", trials, 1), ("seed", seed, 0)):
-        check(name, number, int)
+        expect_type(name, number, int)
         if number < least:
             raise InputError(f"{name} must be at least {least}, not {number}")
-    plugins.import_named(imports)
+    plugins.import_modules(imports)
     source = Path(space) if isinstance(space, str) else space
     searched, fixed = space_file.read_space_file(source, method)
     given: dict[str, Any] = {
@@ -131,7 +131,7 @@ def tune(
     job = Job(
         method,
         settings=chosen,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
         imports=tuple(imports),
         **{"validation": VALIDATION, **fixed},

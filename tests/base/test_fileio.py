@@ -82,13 +82,13 @@ def test_a_link_under_the_name_that_others_would_foresee_is_not_followed(tmp_pat
 )
 def test_what_is_no_json_to_others_is_none_to_us(text):
     with pytest.raises(ValueError):
-        fileio.parsed(text)
+        fileio.parse_json(text)
 
 
 def test_a_path_of_any_bytes_can_be_read_again(tmp_path):
     path, name = tmp_path / "a.json", os.fsdecode(b"caf\xe9")
     fileio.write_json(path, {"out": name})
-    assert fileio.parsed(path.read_text()) == {"out": name}
+    assert fileio.parse_json(path.read_text()) == {"out": name}
 
 
 def test_content_that_is_no_json_leaves_the_old_file(tmp_path):
@@ -110,9 +110,9 @@ def test_a_lock_is_for_one_at_a_time_whatever_the_system_has(missing, tmp_path, 
     if missing:
         monkeypatch.setattr("filelock.lock_descriptor", lock)
     path = tmp_path / ".lock"
-    with fileio.locked(path, wait=False), pytest.raises(BlockingIOError), ExitStack() as again:
-        again.enter_context(fileio.locked(path, wait=False))
-    with fileio.locked(path, wait=False):
+    with fileio.locked_file(path, wait=False), pytest.raises(BlockingIOError), ExitStack() as again:
+        again.enter_context(fileio.locked_file(path, wait=False))
+    with fileio.locked_file(path, wait=False):
         fileio.append_line(tmp_path / "lines.jsonl", "{}")
     assert {one.name for one in tmp_path.iterdir()} == {".lock", "lines.jsonl"}
 

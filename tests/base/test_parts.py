@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from memories import samples
+from stores import samples
 
 from onepass.base.parts import ImageCount, Output, Samples, Step
 
@@ -47,7 +47,7 @@ def an_output():
 
 def test_the_views_of_an_output_are_made_when_they_are_asked_for():
     asked = []
-    output = an_output()._replace(show=lambda: asked.append(1) or torch.zeros(2, 4))
+    output = an_output()._replace(make_views=lambda: asked.append(1) or torch.zeros(2, 4))
     assert not asked
     assert output.views.shape == (2, 4)
     assert asked == [1]
@@ -60,7 +60,7 @@ def test_what_is_reported_of_an_output_keeps_neither_graph_nor_views(what):
     assert not reported.logits.requires_grad
     for name in ("logits", "y", "weight"):
         assert torch.equal(getattr(reported, name), getattr(output, name))
-    with pytest.raises(LookupError, match="without keeping the views"):
+    with pytest.raises(LookupError, match="were not kept"):
         _ = reported.views
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from command import JOB, RUN, Done, onepass, process, refused
-from own import forget, write_modules
-from registries import put_back
+from isolated_registries import isolate_registries
+from user_modules import unregister, write_modules
 
 import onepass as package
 from onepass import CheckpointError, InputError, data
@@ -42,7 +42,7 @@ def test_a_method_of_a_named_module_runs_and_its_files_open_where_it_is_named(
     folder = Path(done.record["out"])
     described = json.loads((folder / "run.json").read_text())
     assert (described["imports"], described["module"]) == (["mymethod"], "mymethod")
-    forget(monkeypatch, "mymethod")
+    unregister(monkeypatch, "mymethod")
     with pytest.raises(CheckpointError, match=r"'mine' of the module 'mymethod'.*--import my"):
         package.open(folder / "checkpoint.pt")
     assert "mymethod" not in sys.modules
@@ -94,7 +94,7 @@ def test_a_function_by_reference_makes_the_network_with_values_of_its_own(
     again = onepass(*RUN, "--set", "net=mynets:wide", "--json", "--out", tmp_path / "more")
     assert again.record["state_sha256"] == done.record["state_sha256"]  # drawn by the seed
     assert package.open(folder / "checkpoint.pt").model.head.weight.shape[1] == 7
-    forget(monkeypatch, "mynets")
+    unregister(monkeypatch, "mynets")
     with pytest.raises(CheckpointError, match=r"'mynets:wide', which is code.*--import mynets"):
         package.open(folder / "checkpoint.pt")
     assert "mynets" not in sys.modules
@@ -150,7 +150,9 @@ def test_a_callable_of_a_module_that_happens_to_be_imported_is_not_for_a_file_to
 
 def installed(monkeypatch: pytest.MonkeyPatch, **methods: str) -> None:
     found = {name: EntryPoint(name, value, "onepass.methods") for name, value in methods.items()}
-    monkeypatch.setattr(plugins, "installed", lambda group: found if "methods" in group else {})
+    monkeypatch.setattr(
+        plugins, "installed_entry_points", lambda group: found if "methods" in group else {}
+    )
 
 
 def test_a_broken_package_breaks_nothing_else(
@@ -172,7 +174,7 @@ def test_what_does_not_register_its_name_is_told(
 ) -> None:
     monkeypatch.syspath_prepend(own_modules)
     installed(monkeypatch, other="mymethod:Mine")
-    with pytest.raises(InputError, match="mymethod:Mine was to register the method 'other'"):
+    with pytest.raises(InputError, match="mymethod:Mine did not register the method 'other'"):
         registry.get("other")
 
 
@@ -182,7 +184,7 @@ def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
     def asked(group: str) -> None:
         raise AssertionError(f"{group} was looked for")
 
-    monkeypatch.setattr(plugins, "installed", asked)
+    monkeypatch.setattr(plugins, "installed_entry_points", asked)
     assert JOB.with_data(data.load("synthetic")).folder_name
     stream, learner = JOB.make(data.load("synthetic"))
     learner.prepare(stream.dataset.train_x.shape[1:], torch.uint8)
@@ -194,7 +196,7 @@ def test_installed_packages_are_looked_for_only_when_a_name_is_not_one_of_ours(
 def test_a_name_cannot_hold_what_separates_names(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_back(monkeypatch, NETWORKS)
+    isolate_registries(monkeypatch, NETWORKS)
     with pytest.raises(InputError, match="cannot be a net's name"):
         NETWORKS.add(name, NETWORKS["mlp"], defined=Job)
 

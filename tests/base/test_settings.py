@@ -12,7 +12,14 @@ from torch import nn
 
 import onepass
 from onepass import InputError, UnknownNameError
-from onepass.base.settings import check, configured, described, read, read_settings, setting_names
+from onepass.base.settings import (
+    construct,
+    describe_settings,
+    expect_type,
+    parse_setting,
+    parse_settings,
+    setting_names,
+)
 from onepass.learning.memory_contents import memory_bytes
 from onepass.runs.spec import Job
 
@@ -55,13 +62,13 @@ MISFITS = [
 
 @pytest.mark.parametrize(("value", "annotation"), FITS)
 def test_a_value_of_the_annotated_type_passes(value, annotation):
-    assert check("one", value, annotation) is None
+    assert expect_type("one", value, annotation) is None
 
 
 @pytest.mark.parametrize(("value", "annotation", "wanted"), MISFITS)
 def test_any_other_is_named_with_what_was_wanted(value, annotation, wanted):
     with pytest.raises(InputError) as caught:
-        check("one", value, annotation)
+        expect_type("one", value, annotation)
     assert str(caught.value) == f"one must be {wanted}, not {value!r}"
 
 
@@ -85,7 +92,7 @@ def test_any_other_is_named_with_what_was_wanted(value, annotation, wanted):
     ],
 )
 def test_text_becomes_a_value_of_the_annotated_type(text, annotation, value):
-    found = read("one", text, annotation)
+    found = parse_setting("one", text, annotation)
     assert found == value
     assert type(found) is type(value)
 
@@ -105,7 +112,7 @@ def test_text_becomes_a_value_of_the_annotated_type(text, annotation, value):
 )
 def test_text_that_is_no_such_value_is_named(text, annotation):
     with pytest.raises(InputError, match=r"^one must be "):
-        read("one", text, annotation)
+        parse_setting("one", text, annotation)
 
 
 @PROPERTY
@@ -115,17 +122,17 @@ def test_text_that_is_no_such_value_is_named(text, annotation):
 )
 def test_any_text_is_a_value_that_passes_or_an_input_error(text, annotation):
     try:
-        value = read("one", text, annotation)
+        value = parse_setting("one", text, annotation)
     except InputError as problem:
         assert str(problem).startswith("one must be ")
     else:
-        assert check("one", value, annotation) is None
+        assert expect_type("one", value, annotation) is None
 
 
 @PROPERTY
 @given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
 def test_what_python_prints_is_read_back(value):
-    found = read("one", str(value), type(value))
+    found = parse_setting("one", str(value), type(value))
     assert found == value
     assert type(found) is type(value)
 
@@ -192,7 +199,7 @@ def test_settings_are_fixed_once_they_are_in_use():
 
 def test_an_unknown_setting_is_answered_with_the_nearest_name():
     with pytest.raises(UnknownNameError, match=r"setting of 'er' 'memry'\. Did you mean 'memory'"):
-        configured(onepass.ER, memry=3)
+        construct(onepass.ER, memry=3)
 
 
 def test_a_learner_shows_the_settings_it_was_given():
@@ -206,12 +213,12 @@ def test_a_learner_shows_the_settings_it_was_given():
 
 @pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)
 def test_every_setting_of_a_method_is_explained_and_its_default_can_be_given_as_text(method):
-    known = described(method.learner)
+    known = describe_settings(method.learner)
     assert {one.name for one in known} == set(setting_names(method.learner))
     assert [one.name for one in known if not one.meaning or not one.type] == []
     assert len({one.meaning for one in known}) == len(known), "each in a line of its own"
     texts = {one.name: one.default for one in known}
-    assert read_settings(method.learner, texts) == method.learner().get_params()
+    assert parse_settings(method.learner, texts) == method.learner().get_params()
 
 
 @pytest.mark.parametrize("method", onepass.learning.registry.methods(), ids=lambda one: one.key)

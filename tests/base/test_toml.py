@@ -21,8 +21,8 @@ VALUES = some.one_of(
 @given(some.dictionaries(NAMES, VALUES))
 def test_what_is_written_is_read_as_the_same_texts(tmp_path_factory, settings):
     file = tmp_path_factory.getbasetemp() / "settings.toml"
-    file.write_text(toml.written(settings), "utf-8", newline="\n")
-    assert toml.read_settings(file) == settings
+    file.write_text(toml.settings_as_toml(settings), "utf-8", newline="\n")
+    assert toml.read_settings_file(file) == settings
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_what_holds_no_settings_is_one_line_that_names_the_file(content, said, t
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(InputError, match=said) as caught:
-        toml.read_settings(file)
+        toml.read_settings_file(file)
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)

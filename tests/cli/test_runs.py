@@ -361,7 +361,7 @@ def test_a_run_does_not_differ_from_itself_wherever_it_lies(
 ) -> None:
     done = onepass("runs", "diff", f"{file}:1", results[0].out)
     assert done.status == 0
-    assert "nothing was asked otherwise" in done.err
+    assert "the two runs have the same settings" in done.err
     assert (
         onepass("runs", "diff", f"{file}:1", results[0].out, "--json").record["differences"] == {}
     )

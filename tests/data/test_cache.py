@@ -13,7 +13,7 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import cut, flip, noise
+from formats import flip_byte, noise, truncate
 from PIL import Image
 
 import onepass
@@ -35,7 +35,7 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def images():
     whole = noise(3, (3, 6, 5), train=8, test=2)
-    return formats.ImageCount(
+    return formats.SplitImages(
         *formats.by_class(whole.train_x, whole.train_y),
         *formats.by_class(whole.test_x, whole.test_y),
     )
@@ -75,7 +75,7 @@ def no_decoding(monkeypatch):
         raise AssertionError("an image was decoded")
 
     def switch():
-        monkeypatch.setattr(files, "decode", refuse)
+        monkeypatch.setattr(files, "decode_image", refuse)
         monkeypatch.setattr(Image, "open", refuse)
 
     return switch
@@ -96,7 +96,7 @@ def test_the_second_load_of_a_published_dataset_reads_none_of_its_files(tmp_path
     whole = noise(10, (3, 32, 32))
     formats.write_cifar10(tmp_path / "cifar10", whole)
     onepass.load("cifar10", root=tmp_path)
-    monkeypatch.setattr("onepass.data.cifar._entries", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr("onepass.data.cifar._read_entries", lambda path: pytest.fail("it was read"))
     assert same(onepass.load("cifar10", root=tmp_path), whole)
 
 
@@ -185,7 +185,7 @@ def test_an_empty_variable_is_none(source, tmp_path, monkeypatch):
 
 
 def added(source):
-    (source / "train" / "bee" / "z.png").write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    (source / "train" / "bee" / "z.png").write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 def removed(source):
@@ -194,7 +194,7 @@ def removed(source):
 
 def rewritten(source):
     path = sorted((source / "train" / "bee").iterdir())[2]
-    path.write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    path.write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 def renamed(source):
@@ -214,7 +214,7 @@ def another_class(source):
 
 def the_test_part(source):
     path = sorted((source / "test" / "cow").iterdir())[1]
-    path.write_bytes(formats.encoded(np.full((3, 6, 5), 9, "u1")))
+    path.write_bytes(formats.encode(np.full((3, 6, 5), 9, "u1")))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_source_of_the_same_size_and_other_pixels_is_noticed(tmp_path):
 def test_a_source_that_became_bad_is_not_answered_from_the_cache(source, entry, images):
     path = sorted((source / "train" / "bee").iterdir())[2]
     whole = path.read_bytes()
-    cut(path)
+    truncate(path)
     for _ in range(2):
         with pytest.raises(DataError, match=path.name):
             onepass.load(str(source))
@@ -295,14 +295,14 @@ def at(name, harm, *how):
 
 
 DAMAGE = {
-    **{f"{name} cut short": at(f"{name}.npy", cut) for name in ARRAYS},
-    **{f"a byte of {name}": at(f"{name}.npy", flip, 0.9) for name in ARRAYS},
-    "a byte of a header": at("train_x.npy", flip, 0.01),
-    "an empty array": at("train_x.npy", cut, 0.0),
+    **{f"{name} cut short": at(f"{name}.npy", truncate) for name in ARRAYS},
+    **{f"a byte of {name}": at(f"{name}.npy", flip_byte, 0.9) for name in ARRAYS},
+    "a byte of a header": at("train_x.npy", flip_byte, 0.01),
+    "an empty array": at("train_x.npy", truncate, 0.0),
     **{f"{name} gone": gone(f"{name}.npy") for name in ARRAYS},
     "meta.json gone": gone("meta.json"),
     "empty meta.json": meta(""),
-    "meta.json cut short": at("meta.json", cut),
+    "meta.json cut short": at("meta.json", truncate),
     "meta.json of nothing": meta("null"),
     "meta.json of a list": meta("[1, 2]"),
     "meta.json of a number": meta("1"),
@@ -350,7 +350,7 @@ def test_arrays_that_were_exchanged_for_others_are_made_anew(source, entry, imag
     np.save(path, other)
     recorded = {"size": path.stat().st_size, "written": path.stat().st_mtime_ns}
     content = json.loads((entry / "meta.json").read_text())
-    content["files"][name] |= {**recorded, "sha256": cache.checksum(path)}
+    content["files"][name] |= {**recorded, "sha256": cache.file_checksum(path)}
     (entry / "meta.json").write_text(json.dumps(content))
     assert same(onepass.load(str(source)), images)
 
@@ -377,18 +377,18 @@ def test_an_array_that_was_only_touched_is_not_decoded_again(source, entry, imag
 def test_an_array_cut_short_is_noticed_whatever_the_clock_shows(source, entry, images, caplog):
     path = entry / "train_x.npy"
     stat = path.stat()
-    os.utime(cut(path), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    os.utime(truncate(path), ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert same(onepass.load(str(source)), images)
     assert str(path) in caplog.text
 
 
 def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
-    assert cache.damage(entry, thorough=True) is None
+    assert cache.find_damage(entry, thorough=True) is None
     path = entry / "train_x.npy"
     stat = path.stat()
-    flip(path)
+    flip_byte(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert str(path) in cache.damage(entry, thorough=True)
+    assert str(path) in cache.find_damage(entry, thorough=True)
 
 
 # ---- building goes wrong
@@ -397,7 +397,7 @@ def test_a_thorough_look_finds_a_byte_that_the_clock_does_not_show(entry):
 @pytest.mark.parametrize("problem", [RuntimeError, KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("moment", [1, 13, 28], ids=["first", "training", "testing"])
 def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch, problem, moment):
-    real, calls = files.decode, iter(range(1, 1000))
+    real, calls = files.decode_image, iter(range(1, 1000))
 
     def decode(*arguments, **options):
         if next(calls) == moment:
@@ -405,7 +405,7 @@ def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch,
         return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "decode", decode)
+        patch.setattr(files, "decode_image", decode)
         with pytest.raises(problem, match="now"):
             onepass.load(str(source))
     assert not visible(root)
@@ -414,7 +414,7 @@ def test_an_exception_half_way_leaves_nothing(source, root, images, monkeypatch,
 
 def child(script, *arguments, **options):
     start = "import os, sys, time, signal, resource, onepass\nfrom pathlib import Path\n"
-    start += "from onepass.data import files\nreal = files.decode\n"
+    start += "from onepass.data import files\nreal = files.decode_image\n"
     command = [sys.executable, "-c", start + script, *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
@@ -427,7 +427,7 @@ def decode(*arguments, **options):
     if next(left, None) is None:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments, **options)
-files.decode = decode
+files.decode_image = decode
 onepass.load(sys.argv[1])
 """
 
@@ -448,7 +448,7 @@ def decode(content, name, *arguments, **options):
         file.write(f"{name}\\n")
     time.sleep(0.005)
     return real(content, name, *arguments, **options)
-files.decode = decode
+files.decode_image = decode
 (meet / str(os.getpid())).touch()
 while len(list(meet.iterdir())) < 2:
     time.sleep(0.005)
@@ -495,7 +495,7 @@ def test_a_full_disk_is_found_before_anything_is_decoded(source, root, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(files, "decode", lambda *_, **__: pytest.fail("an image was decoded"))
+    monkeypatch.setattr(files, "decode_image", lambda *_, **__: pytest.fail("an image was decoded"))
     with pytest.raises(OSError, match="No space left"):
         onepass.load(str(source))
     assert not visible(root)

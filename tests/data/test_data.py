@@ -78,7 +78,7 @@ def test_images_without_statistics_are_given_those_of_the_training_images():
 
 def test_a_dataset_says_whether_a_mirror_image_is_of_the_same_class():
     """By its name too, for those who have not loaded it."""
-    named = {name: mirror_is_same_class(name) for name in onepass.data.names()}
+    named = {name: mirror_is_same_class(name) for name in onepass.data.dataset_names()}
     assert [name for name, same in named.items() if not same] == ["digits", "synthetic", "mnist"]
     for name in DATASETS.names():
         assert onepass.load(name).mirror_is_same_class is named[name]

@@ -10,14 +10,14 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from forked import in_child
-from formats import cut, noise
+from child_process import in_child
+from formats import noise, truncate
 from PIL import EpsImagePlugin, Image
-from reading import example, in_class_order, refused, same, write_cifar10_folders
+from read_datasets import holds, in_class_order, random_data, refused, write_cifar10_folders
 
 import onepass
 from onepass import DataError, InputError
-from onepass.data.files import decode
+from onepass.data.files import decode_image
 
 NAMES = ("ant", "bee", "cow")
 
@@ -32,14 +32,14 @@ def own(folder, shape=(3, 6, 5), **options):
 def test_train_and_test_folders_are_read_exactly(tmp_path, test):
     images = own(tmp_path / "mine", test=test)
     data = onepass.load(str(tmp_path / "mine"))
-    assert same(data, images)
+    assert holds(data, images)
     assert data.class_names == NAMES
     assert data.name == "mine"
 
 
 def test_greyscale_images_have_one_channel(tmp_path):
     images = own(tmp_path / "mine", shape=(1, 6, 5))
-    assert same(onepass.load(str(tmp_path / "mine")), images)
+    assert holds(onepass.load(str(tmp_path / "mine")), images)
 
 
 def test_your_own_images_are_normalised_by_their_own_statistics(tmp_path):
@@ -66,7 +66,7 @@ def test_other_lossless_formats_are_read_exactly(tmp_path, form, suffix):
             options = {"lossless": True} if form == "WEBP" else {}
             picture.save(path.with_name(f"{path.stem}-new{suffix}"), form, **options)
         path.unlink()
-    assert same(onepass.load(str(tmp_path / "mine")), images)
+    assert holds(onepass.load(str(tmp_path / "mine")), images)
 
 
 def test_files_that_are_no_images_are_passed_over(tmp_path):
@@ -75,13 +75,13 @@ def test_files_that_are_no_images_are_passed_over(tmp_path):
         (tmp_path / "mine" / "train" / "ant" / name).write_bytes(b"something")
     (tmp_path / "mine" / "train" / ".git").mkdir()
     (tmp_path / "mine" / "labels.csv").write_text("x")
-    assert same(onepass.load(str(tmp_path / "mine")), images)
+    assert holds(onepass.load(str(tmp_path / "mine")), images)
 
 
 def test_greyscale_among_colour_becomes_colour(tmp_path):
     images = own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
-    path.write_bytes(formats.encoded(images.train_x[0, :1]))
+    path.write_bytes(formats.encode(images.train_x[0, :1]))
     data = onepass.load(str(tmp_path / "mine"))
     assert np.array_equal(data.train_x[4], np.repeat(images.train_x[0, :1], 3, axis=0))
     assert np.array_equal(data.train_x[5:], images.train_x[5:])
@@ -90,7 +90,7 @@ def test_greyscale_among_colour_becomes_colour(tmp_path):
 def test_a_greyscale_file_that_comes_first_takes_no_colour_from_the_others(tmp_path):
     images = own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]
-    path.write_bytes(formats.encoded(images.train_x[0, :1]))
+    path.write_bytes(formats.encode(images.train_x[0, :1]))
     data = onepass.load(str(tmp_path / "mine"))
     assert data.train_x.shape[1] == 3
     assert np.array_equal(data.train_x[1:], images.train_x[1:])
@@ -124,22 +124,22 @@ def test_photos_are_upright(tmp_path, orientation):
         with Image.open(path) as picture:
             upright = np.asarray(picture).transpose(2, 0, 1)
         stored = np.ascontiguousarray(TURNED[orientation](upright))
-        path.write_bytes(formats.encoded(stored, exif=formats.exif(orientation)))
-    assert same(onepass.load(tmp_path / "mine"), images)
+        path.write_bytes(formats.encode(stored, exif=formats.exif(orientation)))
+    assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 def test_a_photo_is_not_lost_for_what_is_wrong_with_the_notes_in_it(tmp_path):
     images = own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "ant").iterdir())[0]
     for notes in (b"Exif\0\0nonsense", formats.exif(6)[:-9], formats.exif(99)):
-        path.write_bytes(formats.encoded(images.train_x[0], exif=notes))
-        assert same(onepass.load(tmp_path / "mine"), images)
+        path.write_bytes(formats.encode(images.train_x[0], exif=notes))
+        assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 def test_images_are_scaled_to_the_size_asked_for(tmp_path):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train" / "bee").iterdir())[0]
-    path.write_bytes(formats.encoded(np.full((3, 20, 9), 77, np.uint8)))
+    path.write_bytes(formats.encode(np.full((3, 20, 9), 77, np.uint8)))
     data = onepass.load(str(tmp_path / "mine"), image_size=8)
     assert data.train_x.shape == (12, 3, 8, 8)
     assert (data.train_x[4] == 77).all()
@@ -159,7 +159,7 @@ def test_one_size_and_another_are_two_datasets(tmp_path):
 def test_mixed_sizes_need_an_image_size(tmp_path):
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "test" / "bee").iterdir())[1]
-    path.write_bytes(formats.encoded(np.zeros((3, 6, 7), np.uint8)))
+    path.write_bytes(formats.encode(np.zeros((3, 6, 7), np.uint8)))
     refused(tmp_path / "mine", path, "7x6", "5x6", "--image-size")
 
 
@@ -241,7 +241,7 @@ def test_a_class_that_only_one_part_has_is_named(tmp_path):
 
 
 def test_a_published_dataset_in_folders_that_lacks_a_class_is_refused(tmp_path):
-    write_cifar10_folders(tmp_path / "cifar10", example("cifar10"))
+    write_cifar10_folders(tmp_path / "cifar10", random_data("cifar10"))
     for part in ("train", "test"):
         shutil.rmtree(tmp_path / "cifar10" / part / "frog")
     refused("cifar10", tmp_path / "cifar10", "10 classes", root=tmp_path)
@@ -259,7 +259,7 @@ def test_two_classes_of_one_name_are_refused(tmp_path, other):
 def test_a_corrupt_png_is_named(tmp_path, part, place):
     own(tmp_path / "mine", shape=(3, 30, 30))
     path = sorted((tmp_path / "mine" / part).rglob("*.png"))[place]
-    cut(path)
+    truncate(path)
     refused(tmp_path / "mine", path, "whole")
 
 
@@ -290,7 +290,7 @@ def test_no_other_format_is_tried_whatever_its_name(tmp_path, form, place, monke
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was run"))
     own(tmp_path / "mine")
     path = sorted((tmp_path / "mine" / "train").rglob("*.png"))[place]
-    path.write_bytes(formats.encoded(np.zeros((3, 6, 5), np.uint8), form))
+    path.write_bytes(formats.encode(np.zeros((3, 6, 5), np.uint8), form))
     refused(tmp_path / "mine", path, "of no known kind")
 
 
@@ -333,7 +333,7 @@ def test_a_file_whose_name_is_not_utf_8_is_read(tmp_path):
     images = own(tmp_path / "mine")
     for path in (tmp_path / "mine").rglob("*.png"):
         path.rename(path.with_name(f"caf\udce9 {path.name}"))
-    assert same(onepass.load(tmp_path / "mine"), images)
+    assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 @pytest.mark.parametrize("options", [{}, {"test_fraction": 0.5}])
@@ -353,19 +353,19 @@ def test_folders_that_contain_themselves_are_walked_once(tmp_path):
             if place != "train":
                 (tmp_path / "mine" / place / name).symlink_to(tmp_path / "mine")
     in_child(lambda: onepass.load(tmp_path / "mine"), seconds=10)
-    assert same(onepass.load(tmp_path / "mine"), images)
+    assert holds(onepass.load(tmp_path / "mine"), images)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
 def test_no_damage_to_an_image_is_worse_than_a_data_error(form):
     source = np.random.default_rng(0)
-    whole = np.frombuffer(formats.encoded(noise(1, (3, 9, 7)).train_x[0], form), np.uint8)
+    whole = np.frombuffer(formats.encode(noise(1, (3, 9, 7)).train_x[0], form), np.uint8)
     for _ in range(200):
         damaged = whole.copy()
         damaged[source.integers(0, len(whole), 3)] = source.integers(0, 256, 3)
         content = damaged[: source.integers(len(whole) // 2, 2 * len(whole))].tobytes()
         try:
-            assert decode(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
+            assert decode_image(content, "some/file", (3, 9, 7), resize=True).shape == (3, 9, 7)
         except DataError as problem:
             assert "some/file" in str(problem)
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import onepass
 from onepass import InputError, evaluate
-from onepass.data.iterables import pair
+from onepass.data.iterables import xy_pair
 
 STEPS = 24
 SINGLE = TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -103,10 +103,10 @@ def test_nothing_is_kept_of_a_batch_that_was_learned(data):
 
 def test_columns_of_pictures_are_images():
     red = Image.new("RGB", (3, 2), (255, 0, 0))
-    x, y = pair({"img": [red, red.convert("L")], "fine_label": [4, 2], "coarse_label": [0, 0]})
+    x, y = xy_pair({"img": [red, red.convert("L")], "fine_label": [4, 2], "coarse_label": [0, 0]})
     assert (x.shape, x.dtype, y) == ((2, 3, 2, 3), np.uint8, [4, 2])
     assert x[0, :, 0, 0].tolist() == [255, 0, 0]
-    assert pair({"image": [red.convert("L")], "label": [0]})[0].shape == (1, 1, 2, 3)
+    assert xy_pair({"image": [red.convert("L")], "label": [0]})[0].shape == (1, 1, 2, 3)
 
 
 def test_whoever_makes_the_batches_may_say_where_a_task_begins(data):

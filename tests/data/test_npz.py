@@ -7,9 +7,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from forked import in_child
-from formats import cut
-from reading import Touch, refused
+from child_process import in_child
+from formats import truncate
+from read_datasets import TouchesFile, refused
 
 import onepass
 from onepass import DataError, InputError, OnepassError
@@ -149,7 +149,7 @@ def test_a_missing_label_key_is_named_when_a_part_is_held_out(tmp_path):
 
 def test_pickled_objects_in_an_npz_are_refused_unrun(tmp_path):
     marker = tmp_path / "marker"
-    objects = np.array([Touch(marker)] * 8, dtype=object)
+    objects = np.array([TouchesFile(marker)] * 8, dtype=object)
     path = write_npz(tmp_path / "mine.npz", **mine(np.eye(8), class_names=objects))
     refused(path, path, "allow_pickle=False")
     assert not marker.exists()
@@ -204,7 +204,7 @@ def test_bad_arrays_are_refused_with_their_file(tmp_path, bad):
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.99])
 def test_an_npz_cut_short_is_named(tmp_path, compressed, keep):
     path = write_npz(tmp_path / "mine.npz", compressed, **mine(RANDOM.normal(size=(8, 9))))
-    refused(cut(path, keep), path)
+    refused(truncate(path, keep), path)
 
 
 def test_a_byte_turned_over_in_an_npz_is_an_error_or_harmless(tmp_path):

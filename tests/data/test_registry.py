@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from registries import put_back
+from isolated_registries import isolate_registries
 
 import onepass
 from onepass import InputError, data
@@ -15,7 +15,7 @@ from onepass.runs.spec import Job
 
 @pytest.fixture(autouse=True)
 def own_datasets(monkeypatch):
-    put_back(monkeypatch, DATASETS)
+    isolate_registries(monkeypatch, DATASETS)
 
 
 def made(**changes):
@@ -24,7 +24,7 @@ def made(**changes):
 
 def test_a_dataset_of_ones_own_has_a_name_like_the_others():
     dataset("mine", classes=4, tasks=2, mirror_is_same_class=False)(made)
-    assert "mine" in data.names()
+    assert "mine" in data.dataset_names()
     assert len(Job("er", "mine", device="cpu").make(onepass.load("mine"))[0].tasks) == 2
     assert not data.mirror_is_same_class("mine")
     with pytest.raises(InputError, match="image_size is for your own files"):

@@ -8,9 +8,9 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import cut
+from formats import truncate
 from PIL import Image
-from reading import (
+from read_datasets import (
     refused,
 )
 
@@ -112,7 +112,7 @@ def test_missing_annotations_are_named(broken_tiny):
 @pytest.mark.parametrize("part", ["train", "val"])
 def test_a_corrupt_jpeg_is_named(broken_tiny, part):
     path = sorted((broken_tiny / part).rglob("*.JPEG"))[2]
-    cut(path)
+    truncate(path)
     refused("tiny-imagenet", path.relative_to(broken_tiny), "whole", root=broken_tiny.parent)
     zipped = formats.zipped(broken_tiny, broken_tiny.parent / "packed" / "tiny-imagenet-200.zip")
     refused("tiny-imagenet", path.relative_to(broken_tiny), "whole", root=zipped.parent)
@@ -120,7 +120,7 @@ def test_a_corrupt_jpeg_is_named(broken_tiny, part):
 
 def test_a_jpeg_of_another_size_is_named(broken_tiny):
     path = sorted(broken_tiny.glob("train/*/images/*.JPEG"))[1]
-    path.write_bytes(formats.encoded(np.zeros((3, 32, 64), np.uint8), "JPEG"))
+    path.write_bytes(formats.encode(np.zeros((3, 32, 64), np.uint8), "JPEG"))
     refused("tiny-imagenet", path.name, "64x32", "64x64", root=broken_tiny.parent)
 
 
@@ -132,7 +132,7 @@ def test_a_number_of_classes_that_is_not_tiny_imagenets_is_refused(tmp_path):
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.9])
 def test_a_zip_cut_short_is_named(tmp_path, tiny_folder, keep):
     path = formats.zipped(tiny_folder, tmp_path / "tiny-imagenet-200.zip")
-    cut(path, keep)
+    truncate(path, keep)
     refused("tiny-imagenet", path, root=tmp_path)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from fake_workers import finished, use_fake_workers
 from hypothesis import given
 from hypothesis import strategies as st
-from puppets import play, result
 
 from onepass import Finetune
-from onepass.base.devices import resolve
+from onepass.base.devices import resolve_device
 from onepass.base.errors import InputError
 from onepass.executors import InOrder, RunOptions
 from onepass.executors.processes import gpus
@@ -88,9 +88,9 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
         where[job.seed] = gpu
         if job.seed < 4:
             together.wait(10)
-        return result(job)
+        return finished(job)
 
-    puppets = play(monkeypatch, script)
+    workers = use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
     executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None
@@ -98,7 +98,7 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
     assert where.keys() == set(range(6)) and set(where.values()) == {"GPU-aa", "GPU-bb"}
-    assert len(puppets.all) == 4
+    assert len(workers.all) == 4
     assert os.environ.get(VISIBLE_DEVICES) == before
 
 
@@ -110,13 +110,13 @@ def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
 
 def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is the same on each, so none is part of its identity."""
-    with pytest.raises(InputError, match="'cuda:1' is not there: torch sees no GPU"):
+    with pytest.raises(InputError, match="'cuda:1' is missing: torch sees no GPU"):
         Finetune(device="cuda:1").learn([[0.0]], [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resolve("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(InputError, match="'cuda:2' is not there: the last one is cuda:1"):
-        resolve("cuda:2")
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(InputError, match="'cuda:2' is missing: the last one is cuda:1"):
+        resolve_device("cuda:2")
     data = Fingerprint("", 5)
     jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]
     assert len({job.identity for job in jobs}) == 1
@@ -131,9 +131,9 @@ def test_runs_on_one_gpu_of_several_all_go_there(
 
     def script(job: Job, gpu: str | None) -> tuple[Any, ...]:
         seen.append((gpu, job.device))
-        return result(job)
+        return finished(job)
 
-    play(monkeypatch, script)
+    use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
     executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def whole_pixels(height, width, area=augment.AREA):
-    return augment.WholePixels(height, width, area, CPU)
+    return augment.WholePixelCrops(height, width, area, CPU)
 
 
 def crop_greyed(batch, source):
@@ -101,7 +101,7 @@ def test_a_crop_is_what_sampling_by_hand_gives(seed, height, width, channels):
 def test_a_window_inside_the_image_is_what_kornia_warps():
     """Kornia moves pixel centres by a matrix from the image to the crop."""
     batch, size = images(40, 3, 16, 16), 16
-    drawn = augment.Reflected(augment.AREA)(40, generator(3))
+    drawn = augment.ReflectedCrops(augment.AREA)(40, generator(3))
     inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
     assert int(inside.sum()) > 5
     batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
@@ -136,7 +136,7 @@ def test_right_and_down_move_the_window_right_and_down():
 
 def test_a_constant_image_stays_constant_under_any_window():
     batch = torch.full((200, 1, 6, 6), 0.7)
-    found = cropped(batch, augment.Reflected(augment.AREA)(200, generator(1)))
+    found = cropped(batch, augment.ReflectedCrops(augment.AREA)(200, generator(1)))
     assert torch.allclose(found, batch, atol=1e-6)
 
 
@@ -179,7 +179,7 @@ def test_windows_of_one_pixel_and_of_thin_images_are_the_whole():
 
 
 def test_areas_aspects_and_positions_are_drawn_as_stated():
-    drawn = augment.Reflected(augment.AREA)(20_000, generator(5))
+    drawn = augment.ReflectedCrops(augment.AREA)(20_000, generator(5))
     assert drawn.size.shape == drawn.offset.shape == (20_000, 2)
     width, height = drawn.size.double().numpy().T
     right, down = drawn.offset.double().numpy().T
@@ -195,7 +195,7 @@ def test_areas_aspects_and_positions_are_drawn_as_stated():
 
 
 def test_a_window_reaches_past_the_image_by_no_more_than_stated():
-    drawn = augment.Reflected(augment.AREA)(20_000, generator(6))
+    drawn = augment.ReflectedCrops(augment.AREA)(20_000, generator(6))
     past = (drawn.size + drawn.offset.abs() - 1) / 2  # in units of the image
     for furthest in past.amax(dim=0).tolist():
         assert 0.10 < furthest < 0.16
@@ -283,7 +283,7 @@ def test_plain_and_mirror_images_are_augmented_in_one_call():
 
 def test_windows_may_be_asked_to_reach_past_the_image():
     batch, centres = images(), augment.pixel_centres(9, 7)
-    expected = augment.crop_grey(batch, generator(1), centres, augment.Reflected(augment.AREA))
+    expected = augment.crop_grey(batch, generator(1), centres, augment.ReflectedCrops(augment.AREA))
     made = views(augment="crop-grey-reflected", mirror=False)
     assert torch.equal(made(batch), expected)
 
@@ -331,7 +331,7 @@ def test_brightness_is_kornias():
 def test_contrast_is_kornias():
     batch, factor = images(5), per_image(0.6, 0.9, 1, 1.2, 1.4)
     expected = kornia.enhance.adjust_contrast(batch, factor)
-    assert torch.allclose(augment.contrast(batch, factor), expected, atol=1e-6)
+    assert torch.allclose(augment.scale_contrast(batch, factor), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [0, 0.6, 1, 1.4, 5])
@@ -388,7 +388,7 @@ def test_a_flipped_window_is_kornias_mirror_image_of_it():
 def test_small_windows_are_what_kornia_crops():
     """Kornia is given the window's corners, as centres of the pixels there."""
     size = 16
-    batch, drawn = images(60, 3, size, size), augment.Reflected((0.2, 1.0))(60, generator(4))
+    batch, drawn = images(60, 3, size, size), augment.ReflectedCrops((0.2, 1.0))(60, generator(4))
     inside = (drawn.size + drawn.offset.abs() <= 1 - 1 / size).all(dim=1)
     assert int(inside.sum()) > 10
     batch, drawn = batch[inside], Crop(*(part[inside] for part in drawn))
@@ -435,7 +435,7 @@ def test_flips_and_jitters_are_drawn_as_stated():
 def contrastively(batch, source):
     shape = batch.shape[2:]
     draw_crops = whole_pixels(*shape, (0.2, 1.0))
-    return augment.contrastive(batch, source, augment.pixel_centres(*shape), draw_crops)
+    return augment.contrastive_view(batch, source, augment.pixel_centres(*shape), draw_crops)
 
 
 def test_the_contrastive_view_is_crop_flip_jitter_grey():

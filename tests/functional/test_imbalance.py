@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_gsa import Sums
-from replaying import as_batch, double
+from tiny_learners import as_tuples, double
 from torch import Tensor
 
 from onepass.base.parts import Output
@@ -87,7 +87,7 @@ def test_together_they_are_autograds_gradient_of_the_cross_entropy(given_outputs
 def test_they_agree_with_loops_over_samples_and_classes(given_outputs):
     output, seen = given_outputs
     naive = Sums()
-    naive.add(as_batch(output), {c for c, known in enumerate(seen.tolist()) if known})
+    naive.add(as_tuples(output), {c for c, known in enumerate(seen.tolist()) if known})
     positive, negative = gradient_sums(output, seen)
     assert positive.tolist() == pytest.approx([naive.positive[c] for c in range(6)], abs=1e-12)
     assert negative.tolist() == pytest.approx([naive.negative[c] for c in range(6)], abs=1e-12)

@@ -13,12 +13,12 @@ from onepass.base.parts import Output
 from onepass.functional.losses import (
     cross_entropy,
     distillation,
-    fractions,
     mean,
+    normalised_weights,
     one_hot,
-    sample_cross_entropies_against,
     sample_cross_entropy,
-    sample_cross_entropy_against,
+    scaled_sample_cross_entropies,
+    scaled_sample_cross_entropy,
     supervised_contrastive,
 )
 
@@ -104,7 +104,7 @@ def test_a_scale_of_three_is_the_same_class_three_times():
     y = torch.zeros(len(logits), dtype=torch.int64)
     scale = torch.tensor([1, 1, 3, 1, 1]).log()
     thrice = output(torch.cat([logits, logits[:, 2:3], logits[:, 2:3]], dim=1), y)
-    got = sample_cross_entropy_against(output(logits, y), scale)
+    got = scaled_sample_cross_entropy(output(logits, y), scale)
     torch.testing.assert_close(
         got, sample_cross_entropy(thrice, everyone(thrice)), rtol=1e-6, atol=0
     )
@@ -114,9 +114,9 @@ def test_several_scales_at_once_are_each_alone_to_the_bit():
     out = a_batch(samples=74, classes=16)
     rivals = torch.rand(3, 74, 16, generator=torch.Generator().manual_seed(1)).log()
     rivals[0, :, 4:] = -math.inf
-    together = sample_cross_entropies_against(out, rivals)
+    together = scaled_sample_cross_entropies(out, rivals)
     assert [row.tolist() for row in together] == [
-        sample_cross_entropy_against(out, one).tolist() for one in rivals
+        scaled_sample_cross_entropy(out, one).tolist() for one in rivals
     ]
 
 
@@ -124,7 +124,7 @@ def test_the_scale_of_the_own_class_is_ignored():
     out = a_batch()
     scale = torch.full_like(out.logits, -math.inf).masked_fill(~one_hot(out.y, 5), 0.0)
     plain = sample_cross_entropy(out, everyone(out))
-    assert torch.equal(sample_cross_entropy_against(out, scale), plain)
+    assert torch.equal(scaled_sample_cross_entropy(out, scale), plain)
 
 
 def test_a_scale_of_zero_removes_a_class():
@@ -133,13 +133,13 @@ def test_a_scale_of_zero_removes_a_class():
     scale = torch.tensor([0, 0, 0, 0, -math.inf])
     without = torch.tensor([True, True, True, True, False])
     expected = sample_cross_entropy(out, without)
-    assert torch.equal(sample_cross_entropy_against(out, scale), expected)
+    assert torch.equal(scaled_sample_cross_entropy(out, scale), expected)
 
 
 def test_without_rivals_the_likelihood_is_one_and_nothing_pulls():
     out = a_batch()
     logits = out.logits.requires_grad_()
-    value = sample_cross_entropy_against(out, torch.full((5,), -math.inf))
+    value = scaled_sample_cross_entropy(out, torch.full((5,), -math.inf))
     value.sum().backward()
     assert value.tolist() == [0.0] * len(out.y)
     assert logits.grad.tolist() == torch.zeros_like(logits).tolist()
@@ -170,7 +170,7 @@ def test_its_gradient_agrees_with_finite_differences():
     logits = out.logits.requires_grad_()
 
     def against(o):
-        return sample_cross_entropy_against(output(o, out.y), scale)
+        return scaled_sample_cross_entropy(output(o, out.y), scale)
 
     assert torch.autograd.gradcheck(lambda o: sample_cross_entropy(output(o, out.y), among), logits)
     assert torch.autograd.gradcheck(against, logits)
@@ -209,7 +209,7 @@ weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1e3)), min_size=1, ma
 @given(weights, st.sampled_from([torch.float32, torch.float64]))
 def test_fractions_add_up_to_one_in_the_proportions_of_the_weights(values, dtype):
     weight = torch.tensor(values, dtype=dtype)
-    share = fractions(weight)
+    share = normalised_weights(weight)
     total = sum(values)
     expected = [value / total if total else 0.0 for value in values]
     assert share.dtype == dtype
@@ -225,16 +225,20 @@ def test_fractions_of_two_batches_side_by_side_make_the_sum_of_their_means(value
     first = torch.tensor(values, dtype=torch.float64)
     second = torch.cat([torch.ones(extra), torch.zeros(2)]).double()
     losses = torch.arange(1.0, len(first) + len(second) + 1, dtype=torch.float64)
-    share = torch.cat([fractions(first), fractions(second)])
+    share = torch.cat([normalised_weights(first), normalised_weights(second)])
     expected = mean(losses[: len(first)], first) + mean(losses[len(first) :], second)
     torch.testing.assert_close(share @ losses, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fractions_of_nothing_are_zero_and_of_next_to_nothing_still_one(dtype):
-    assert fractions(torch.zeros(3, dtype=dtype)).tolist() == [0, 0, 0]
+    assert normalised_weights(torch.zeros(3, dtype=dtype)).tolist() == [0, 0, 0]
     tiny = torch.finfo(dtype).tiny
-    assert fractions(torch.tensor([tiny, 0, 3 * tiny], dtype=dtype)).tolist() == [0.25, 0, 0.75]
+    assert normalised_weights(torch.tensor([tiny, 0, 3 * tiny], dtype=dtype)).tolist() == [
+        0.25,
+        0,
+        0.75,
+    ]
 
 
 def test_padding_gets_no_gradient():
@@ -307,7 +311,7 @@ def test_its_gradient_is_t_times_the_difference_of_the_two_softmaxes(given_batch
     if among.any():
         own = (logits.detach()[:, among] / t).softmax(dim=1)
         gap = own - (theirs[:, among] / t).softmax(dim=1)
-        expected[:, among] = t * gap * fractions(out.weight).unsqueeze(1)
+        expected[:, among] = t * gap * normalised_weights(out.weight).unsqueeze(1)
     torch.testing.assert_close(gradient, expected)
 
 

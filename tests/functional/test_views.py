@@ -3,7 +3,7 @@ changed."""
 
 import pytest
 import torch
-from stopping import coloured_stream
+from resumed import coloured_stream
 
 import onepass
 from onepass import CheckpointError, InputError
@@ -108,9 +108,9 @@ def test_a_file_of_a_learner_with_a_function_says_what_must_be_given(stream, tmp
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda x, _: x[:1], r"again, but it gave torch.float32 \(1, 3, 6, 6\)"),
-        (lambda x, _: x.double(), "it gave torch.float64"),
-        (lambda x, _: None, "it gave <class 'NoneType'>"),
+        (lambda x, _: x[:1], r"but it returned torch.float32 \(1, 3, 6, 6\)"),
+        (lambda x, _: x.double(), "it returned torch.float64"),
+        (lambda x, _: None, "it returned <class 'NoneType'>"),
     ],
 )
 def test_a_function_that_gives_something_else_is_named(made, said, stream):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resumed import coloured_stream, learn_range, small
 from sklearn.base import clone
-from stopping import coloured_stream, live, small
 from torch import nn
 
 import onepass
@@ -43,12 +43,12 @@ def same(one, other, x):
 def check_going_on(make, stream, stops, folder, **options):
     """Stopped after these steps and opened again each time, against never stopped."""
     whole, resumed, first = make(), make(), 0
-    live(whole, stream)
+    learn_range(whole, stream)
     for stop in stops:
         if stop:
-            live(resumed, stream, first, stop)
+            learn_range(resumed, stream, first, stop)
         resumed, first = reopened(resumed, folder, **options), stop
-    live(resumed, stream, first)
+    learn_range(resumed, stream, first)
     assert len(whole.seen) == 32
     assert type(resumed) is type(whole)
     assert same(whole, resumed, stream.dataset.test_x)
@@ -134,8 +134,8 @@ def test_a_learner_that_has_learned_nothing_can_be_saved(tmp_path, stream):
     told, fresh = small("er"), small("er")
     told.new_task()
     opened = reopened(told, tmp_path)
-    assert opened.book.told
-    assert not reopened(fresh, tmp_path).book.told
+    assert opened.class_index.told
+    assert not reopened(fresh, tmp_path).class_index.told
     for one in (told, opened):
         one.learn(*stream.batch(0))
     assert same(told, opened, stream.dataset.test_x)
@@ -143,19 +143,19 @@ def test_a_learner_that_has_learned_nothing_can_be_saved(tmp_path, stream):
 
 def test_saving_changes_no_bit_of_the_learner(stream, tmp_path):
     one = small("gsa")
-    live(one, stream, 0, 6)
+    learn_range(one, stream, 0, 6)
     before = one.state_sha256()
     opened = reopened(one, tmp_path)
-    live(opened, stream, 6, 12)
+    learn_range(opened, stream, 6, 12)
     assert one.state_sha256() == before
     assert opened.state_sha256() != before
 
 
 def test_a_state_is_a_snapshot(stream):
     one = small("gsa")
-    live(one, stream, 0, 6)
+    learn_range(one, stream, 0, 6)
     state, before = one.state_dict(), one.state_sha256()
-    live(one, stream, 6)
+    learn_range(one, stream, 6)
     copy = small("gsa")
     copy.load_state_dict(state)
     assert copy.state_sha256() == before
@@ -163,7 +163,7 @@ def test_a_state_is_a_snapshot(stream):
 
 def test_a_state_is_refused_by_a_learner_that_has_learned(stream):
     one = small("er")
-    live(one, stream, 0, 2)
+    learn_range(one, stream, 0, 2)
     before = one.state_sha256()
     with pytest.raises(CheckpointError, match="new"):
         one.load_state_dict(one.state_dict())
@@ -179,8 +179,8 @@ def test_opening_and_learning_leave_the_global_generators_alone(stream, tmp_path
     one = small("gsa")
     np.random.seed(0)
     before, numpys = torch.get_rng_state(), np.random.get_state()[1].copy()
-    live(one, stream, 0, 6)
-    live(reopened(one, tmp_path), stream, 6, 12)
+    learn_range(one, stream, 0, 6)
+    learn_range(reopened(one, tmp_path), stream, 6, 12)
     assert torch.equal(before, torch.get_rng_state())
     assert np.array_equal(numpys, np.random.get_state()[1])
 
@@ -196,7 +196,7 @@ def test_a_network_of_ones_own_goes_on_when_it_is_given_again(stream, tmp_path):
 def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
     one = small("er", net=Own())
     if steps:
-        live(one, stream, 0, steps)
+        learn_range(one, stream, 0, steps)
     with pytest.raises(CheckpointError, match="net="):
         reopened(one, tmp_path)
 
@@ -204,7 +204,7 @@ def test_a_network_of_ones_own_must_be_given_again(steps, stream, tmp_path):
 @pytest.mark.parametrize("net", [Own(channels=5), nn.Flatten()], ids=["wider", "another"])
 def test_another_network_does_not_fit(net, stream, tmp_path):
     one = small("er", net=Own())
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     with pytest.raises(CheckpointError, match=r"learner\.pt does not fit the network that was"):
         reopened(one, tmp_path, net=net)
 
@@ -215,13 +215,13 @@ def test_another_network_does_not_fit(net, stream, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_clone_has_the_settings_and_has_learned_nothing(method, stream):
     one = small(method, lr=0.01)
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     copy = clone(one)
     assert type(copy) is type(one)
     assert copy.get_params() == one.get_params()
     assert copy.steps == 0
     assert copy.classes == []
-    live(copy, stream, 0, 3)
+    learn_range(copy, stream, 0, 3)
     assert same(one, copy, stream.dataset.test_x)
 
 
@@ -284,13 +284,13 @@ def some_content():
 
 
 def saved(path):
-    file.write(path, some_content())
+    file.write_checkpoint(path, some_content())
     return path.read_bytes()
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
     saved(tmp_path / "a.pt")
-    content = file.read(tmp_path / "a.pt")
+    content = file.read_checkpoint(tmp_path / "a.pt")
     assert content["settings"] == {"lr": 0.1, "mean": (0.5,)}
     assert torch.equal(content["state"]["x"], torch.arange(5))
 
@@ -300,7 +300,7 @@ def test_a_truncated_checkpoint_is_refused_wherever_it_was_cut(tmp_path):
     for length in [*range(0, 200, 7), *range(200, len(whole), 53), len(whole) - 1]:
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=r"cut\.pt"):
-            file.read(path)
+            file.read_checkpoint(path)
 
 
 @PROPERTY
@@ -309,7 +309,7 @@ def test_noise_is_refused(tmp_path_factory, noise):
     path = tmp_path_factory.getbasetemp() / "noise.pt"
     path.write_bytes(noise)
     with pytest.raises(CheckpointError, match=r"noise\.pt"):
-        file.read(path)
+        file.read_checkpoint(path)
 
 
 @PROPERTY
@@ -321,11 +321,11 @@ def test_a_damaged_byte_is_noticed_or_harmless(tmp_path_factory, place, flip):
     damaged[int(place * len(damaged))] ^= flip
     (folder / "bad.pt").write_bytes(damaged)
     try:
-        content = file.read(folder / "bad.pt")
+        content = file.read_checkpoint(folder / "bad.pt")
     except CheckpointError as problem:
         assert "bad.pt" in str(problem)
     else:
-        assert sha256(content) == sha256(file.read(folder / "good.pt"))
+        assert sha256(content) == sha256(file.read_checkpoint(folder / "good.pt"))
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
@@ -333,7 +333,7 @@ def test_a_pickle_with_code_is_refused_and_its_code_is_not_run(tmp_path, protoco
     path, proof = tmp_path / "evil.pt", tmp_path / "proof"
     path.write_bytes(pickle.dumps({"format": "onepass", "state": Trap(proof)}, protocol))
     with pytest.raises(CheckpointError):
-        file.read(path)
+        file.read_checkpoint(path)
     assert not proof.exists()
 
 
@@ -341,7 +341,7 @@ def test_a_torch_file_with_code_is_refused_and_its_code_is_not_run(tmp_path):
     path, proof = tmp_path / "evil.pt", tmp_path / "proof"
     torch.save({"format": "onepass", "version": 1, "state": Trap(proof)}, path)
     with pytest.raises(CheckpointError):
-        file.read(path)
+        file.read_checkpoint(path)
     assert not proof.exists()
     torch.load(path, weights_only=False)
     assert proof.exists(), "the trap works: only our reader did not step into it"
@@ -351,24 +351,24 @@ def test_a_torch_file_with_code_is_refused_and_its_code_is_not_run(tmp_path):
 def test_another_programs_file_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "foreign.pt")
     with pytest.raises(CheckpointError, match="not a onepass checkpoint"):
-        file.read(tmp_path / "foreign.pt")
+        file.read_checkpoint(tmp_path / "foreign.pt")
 
 
 @pytest.mark.parametrize("version", [0, 99, None])
 def test_another_version_is_named(tmp_path, version):
     torch.save({"format": "onepass", "version": version}, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match=rf"version {version}; this onepass reads 1"):
-        file.read(tmp_path / "a.pt")
+        file.read_checkpoint(tmp_path / "a.pt")
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
     with pytest.raises(CheckpointError, match="there is no file"):
-        file.read(tmp_path / "none.pt")
+        file.read_checkpoint(tmp_path / "none.pt")
     with pytest.raises(CheckpointError, match="is a folder"):
-        file.read(tmp_path)
+        file.read_checkpoint(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="there is no file"):
-        file.read(tmp_path / "file" / "none.pt")
+        file.read_checkpoint(tmp_path / "file" / "none.pt")
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left"), KeyboardInterrupt()], ids=repr)
@@ -383,7 +383,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_that_was_there(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(type(problem)):
-        file.write(path, {"state": {"x": torch.zeros(3)}})
+        file.write_checkpoint(path, {"state": {"x": torch.zeros(3)}})
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
 
@@ -391,7 +391,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_that_was_there(
 def test_what_was_saved_with_a_graph_opens_where_there_is_no_gpu(tmp_path):
     learner = onepass.Finetune(device="cpu")
     learner.learn(torch.zeros(2, 3), [0, 1])
-    content = file.content(learner)
+    content = file.checkpoint_content(learner)
     content["settings"]["engine"] = "graph"
-    file.write(tmp_path / "learner.pt", content)
+    file.write_checkpoint(tmp_path / "learner.pt", content)
     assert onepass.open(tmp_path / "learner.pt", device="cpu").engine == "auto"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onepass
-from onepass.learning.class_index import ClassBook
+from onepass.learning.class_index import ClassIndex
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 batches = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), max_size=25)
@@ -24,7 +24,7 @@ def vectors(labels, seed=0):
 @PROPERTY
 @given(batches)
 def test_rows_follow_the_order_of_arrival(stream):
-    book = ClassBook(gap=3)
+    book = ClassIndex(gap=3)
     boundaries(book, stream)
     expected = list(dict.fromkeys(label for batch in stream for label in batch))
     assert book.labels == expected
@@ -43,18 +43,18 @@ def test_a_boundary_is_inferred_where_unseen_classes_follow_a_quiet_time(stream,
         for step in range(gap, len(stream))
         if fresh[step] and not any(fresh[step - gap : step])
     ]
-    book = ClassBook(gap)
+    book = ClassIndex(gap)
     assert boundaries(book, stream) == expected
     assert book.task == len(expected)
 
 
 @pytest.mark.parametrize(("quiet", "expected"), [(2, []), (3, [4]), (4, [5])])
 def test_the_gap_is_the_number_of_quiet_batches_that_it_takes(quiet, expected):
-    assert boundaries(ClassBook(gap=3), [[0]] + [[0]] * quiet + [[1]]) == expected
+    assert boundaries(ClassIndex(gap=3), [[0]] + [[0]] * quiet + [[1]]) == expected
 
 
 def test_classes_that_trickle_in_belong_to_one_task():
-    book = ClassBook(gap=2)
+    book = ClassIndex(gap=2)
     assert boundaries(book, [[0], [0], [1], [1], [2], [0], [3]]) == []
     assert book.task == 0
 
@@ -62,13 +62,13 @@ def test_classes_that_trickle_in_belong_to_one_task():
 @PROPERTY
 @given(batches, st.integers(1, 3))
 def test_told_boundaries_switch_inference_off(stream, gap):
-    book = ClassBook(gap, told=True)
+    book = ClassIndex(gap, told=True)
     assert boundaries(book, stream) == []
     assert book.task == 0
 
 
 def test_a_task_without_a_batch_is_no_task():
-    book = ClassBook(gap=3)
+    book = ClassIndex(gap=3)
     assert not book.close_task()
     book.enter([0])
     assert book.close_task()
@@ -79,17 +79,17 @@ def test_a_task_without_a_batch_is_no_task():
 @PROPERTY
 @given(batches, batches, st.integers(1, 3))
 def test_a_book_goes_on_from_its_state(first, second, gap):
-    book = ClassBook(gap)
+    book = ClassIndex(gap)
     boundaries(book, first)
     state = book.state_dict()
-    copy = ClassBook(**state)
+    copy = ClassIndex(**state)
     assert boundaries(copy, second) == boundaries(book, second)
     assert copy.state_dict() == book.state_dict()
     assert copy.row_of == book.row_of
 
 
 def test_a_state_is_a_snapshot():
-    book = ClassBook(gap=3)
+    book = ClassIndex(gap=3)
     book.enter([4])
     state = book.state_dict()
     book.enter([5])

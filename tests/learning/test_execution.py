@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.base.parts import Step
-from onepass.learning.execution import WARM_UP, Eager, Graph
+from onepass.learning.execution import WARM_UP, EagerEngine, GraphEngine
 
 RESET = "reset"
 
@@ -24,12 +24,12 @@ class Recording:
         self.engine.reported = torch.stack([self.engine.step.loss, *terms])
 
 
-class OnHost(Graph):
+class OnHost(GraphEngine):
     def __init__(self):
         super().__init__(())
         self.log = []
 
-    def _eagerly(self, step, x, y):
+    def _run_eagerly(self, step, x, y):
         self.log.append("eager")
         return step(x, y)
 
@@ -70,7 +70,7 @@ def run(engine, sizes):
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.sampled_from([1, 2, 2, 2, 2, 3, 3, 3, RESET]), max_size=40))
 def test_whatever_sizes_come_the_steps_are_those_of_the_eager_engine(sizes):
-    assert run(OnHost(), sizes) == run(Eager(), sizes)
+    assert run(OnHost(), sizes) == run(EagerEngine(), sizes)
 
 
 def test_it_is_captured_once_after_a_few_steps():
@@ -123,4 +123,4 @@ def test_a_capture_that_fails_leaves_no_graph_of_another_size_behind(monkeypatch
         run(engine, [32] * 8)
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    assert run(engine, [32] * 4) == run(Eager(), [32] * 4)
+    assert run(engine, [32] * 4) == run(EagerEngine(), [32] * 4)

@@ -10,7 +10,7 @@ import onepass
 from onepass import InputError, TrainingError
 from onepass.base.settings import setting_names
 from onepass.learning import registry
-from onepass.learning.execution import WARM_UP, Graph
+from onepass.learning.execution import WARM_UP, GraphEngine
 from onepass.learning.memory_contents import stores_of
 from onepass.learning.trainer import Trainer
 from onepass.nets import optimisers
@@ -79,7 +79,7 @@ def fuses_everywhere(monkeypatch):
     """Also before the step, where the loss is handed over, in the optimiser when it has moved some
     parameters, and where memories take a batch in."""
     kind = onepass.Learner
-    once, descend = Trainer.once, kind.descend
+    once, descend = Trainer.run_once, kind.descend
 
     def before_the_step(self, step, x, y):
         FUSE.tick()
@@ -95,7 +95,7 @@ def fuses_everywhere(monkeypatch):
         FUSE.tick()
 
     adam = optimisers.Adam._adam
-    monkeypatch.setattr(Trainer, "once", before_the_step)
+    monkeypatch.setattr(Trainer, "run_once", before_the_step)
     monkeypatch.setattr(kind, "descend", after_the_loss)
     monkeypatch.setattr(optimisers.Adam, "_adam", in_the_optimiser)
     FUSE.lay(None)
@@ -224,8 +224,8 @@ def test_a_step_that_fails_in_a_repeat_is_as_one_that_fails_once(key, tmp_path):
             expect_unfinished(learner, tmp_path)
         else:
             assert learner.state_sha256() == state
-            assert learner.trainer.begins, "whatever is done next is not the rest of a batch"
-            assert learner.trainer.lets_in
+            assert learner.trainer.first_repeat, "whatever is done next is not the rest of a batch"
+            assert learner.trainer.last_repeat
     assert repeated >= 6, "in the optimiser, and all of the second repeat"
 
 
@@ -269,11 +269,11 @@ def test_a_learner_that_fails_while_a_captured_step_runs_is_unfinished(tmp_path,
         def replay(self):
             raise KeyboardInterrupt
 
-    class OnHost(Graph):
+    class OnHost(GraphEngine):
         def __init__(self):
             super().__init__(())
 
-        def _eagerly(self, step, x, y):
+        def _run_eagerly(self, step, x, y):
             return step(x, y)
 
         def _capture(self, step, x, y):

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from following_gsa import gsa
-from replaying import Normed
+from gsa_against_naive import gsa
+from tiny_learners import NormOnly
 from torch import Tensor, nn
 
 import onepass
 from onepass.base.parts import Output, Samples
-from onepass.functional.augment import AREA, Reflected
+from onepass.functional.augment import AREA, ReflectedCrops
 from onepass.functional.views import mean_over_views
 
 
@@ -80,10 +80,10 @@ def test_forwards_apart_give_each_a_batch_of_its_own_and_the_same_output(mirror,
 def test_batch_norm_sees_a_joint_forward_as_one_batch_and_those_apart_as_several(apart, batches):
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     samples = Samples(x, torch.tensor([0, 1, 1, 0, 1]), torch.ones(5))
-    learner = gsa(net=Normed())
+    learner = gsa(net=NormOnly())
     learner.prepare((6,), torch.float32)
     learner.forward(*samples.cut(2, 3), apart=apart)
-    expected = Normed()
+    expected = NormOnly()
     for piece in [x] if batches == 1 else x.split([2, 3]):
         expected(piece)
     norm = learner.model.body.norm
@@ -97,7 +97,7 @@ def test_both_forwards_draw_the_same_views(apart):
     """One draw for all batches: which of the two it is changes BatchNorm and nothing else."""
     learner, samples = keeping(mirror=True)
     state = learner.trainer.rngs["augmentation"].get_state()
-    learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", Reflected(AREA)
+    learner.views.augment, learner.views.draw_crops = "crop-grey-reflected", ReflectedCrops(AREA)
     expected = learner.views(samples.x)
     learner.trainer.rngs["augmentation"].set_state(state)
     shown = [output.views for output in learner.forward(*samples.cut(2, 3), apart=apart)]

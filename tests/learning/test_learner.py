@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from teaching import TASKS, Tidy, batch, made, register, reopened, teach
+from label_vectors import TASKS, TrainsAtTaskEnd, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune, InputError, NotFittedError
@@ -55,7 +55,7 @@ class Contrary(Finetune):
     """Scores by minus its logits."""
 
     def scorer(self):
-        return Reversed(self.trainer.evaluator)
+        return Reversed(self.trainer.eval_model)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -93,7 +93,7 @@ class Hoarding(ER):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    register(monkeypatch, Watched, Tidy)
+    register(monkeypatch, Watched, TrainsAtTaskEnd)
 
 
 # ---- one state: prepared or not
@@ -141,7 +141,7 @@ def test_a_first_step_that_fails_leaves_a_learner_that_is_not_prepared(where, fi
         tried.learn(*batch([0, 1, 2]))
     assert not tried._prepared
     assert (tried.steps, tried.classes, tried.task) == (0, [], 0)
-    assert tried.book.told, "that boundaries are told has not been forgotten"
+    assert tried.class_index.told, "that boundaries are told has not been forgotten"
     tried.fail = ""
     tried.lr = fresh.lr = 0.5  # nothing is in use
     fresh.new_task()
@@ -197,7 +197,7 @@ def test_a_setting_is_in_use_as_soon_as_the_learner_is_prepared():
 def test_stores_are_the_memories_by_name_and_bytes_those_of_memories_and_copies():
     learner = teach(made(Hoarding, memory=5), [0, 1])
     assert stores_of(learner) == [learner.store, learner.second]
-    assert learner.second.kept == ("x", "y")
+    assert learner.second.column_names == ("x", "y")
     assert memory_bytes(learner) == (5 + 7) * (6 * 4 + 8)
     assert copy_bytes(learner) == learner.teacher.bytes > 0
     plain = teach(made(Finetune), [0, 1])
@@ -237,13 +237,13 @@ def test_a_task_is_finished_once_and_before_anything_of_the_next_one_begins(how,
 def test_a_step_may_be_another_one_after_the_first_task_only(how, monkeypatch):
     """What is captured of the first task is of no use then; later boundaries keep what there is."""
     told = []
-    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    monkeypatch.setattr(Trainer, "expect_changed_step", lambda _: told.append(learner.steps))
     monkeypatch.setattr(Finetune, "traits", Traits(later_steps_differ=True))
     learner = made(Finetune, gap=2)
     tell(learner, how)
     assert told == [3]
     monkeypatch.undo()
-    monkeypatch.setattr(Trainer, "expect_another_step", lambda _: told.append(learner.steps))
+    monkeypatch.setattr(Trainer, "expect_changed_step", lambda _: told.append(learner.steps))
     tell(made(Finetune, gap=2), how)
     assert told == [3], "nor is anything captured anew for other methods"
 
@@ -293,7 +293,7 @@ def test_an_end_that_was_told_is_not_inferred_once_more():
 
 @pytest.mark.parametrize("stop", [None, "before", "between", "after"])
 def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tmp_path):
-    learner = made(Tidy)
+    learner = made(TrainsAtTaskEnd)
     teach(learner, [0, 1])
     for moment in ("before", "between", "after"):
         if moment == stop:
@@ -306,7 +306,7 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tm
     assert not learner._task_ended
     assert learner.trainer.image_counts == {"task ends": ImageCount(4, 1)}
     teach(learner, [2, 3])
-    straight = made(Tidy)
+    straight = made(TrainsAtTaskEnd)
     teach(straight, [0, 1])
     straight.new_task()
     teach(straight, [2, 3])
@@ -316,7 +316,7 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_forgets_it(stop, tm
 def test_what_is_done_at_the_end_of_a_task_changes_what_comes_after():
     """Or the tests around it would see nothing."""
     ends = []
-    for method in (Finetune, Tidy):
+    for method in (Finetune, TrainsAtTaskEnd):
         learner = made(method)
         teach(learner, [0, 1])
         learner.end_task()
@@ -383,7 +383,7 @@ def test_scores_and_labels_are_those_of_the_methods_scorer():
 def test_scores_are_of_normalised_samples():
     learner = teach(made(Finetune, mean=(0.5,), std=(2.0,)), [0, 1])
     x, _ = batch([0, 1])
-    expected = learner.trainer.evaluator((x - 0.5) / 2)[:, :2].detach()
+    expected = learner.trainer.eval_model((x - 0.5) / 2)[:, :2].detach()
     torch.testing.assert_close(learner.scores(x), expected)
 
 
@@ -422,20 +422,20 @@ def test_what_is_spent_adds_up_by_purpose_and_survives_a_file(tmp_path):
     learner = made(Finetune)
     teach(learner, [0, 1])
     assert learner.trainer.image_counts == {}
-    learner.trainer.spend("scores", ImageCount(5, 7))
-    learner.trainer.spend("task ends", ImageCount(1))
-    learner.trainer.spend("scores", ImageCount(10))
+    learner.trainer.count_images("scores", ImageCount(5, 7))
+    learner.trainer.count_images("task ends", ImageCount(1))
+    learner.trainer.count_images("scores", ImageCount(10))
     expected = {"scores": ImageCount(15, 7), "task ends": ImageCount(1, 0)}
     assert learner.trainer.image_counts == expected
     again = reopened(learner, tmp_path)
     assert again.trainer.image_counts == expected
-    again.trainer.spend("task ends", ImageCount(0, 2))
+    again.trainer.count_images("task ends", ImageCount(0, 2))
     assert again.trainer.image_counts["task ends"] == ImageCount(1, 2)
     assert learner.trainer.image_counts == expected
 
 
 def test_what_a_scorer_takes_is_spent_once_for_each_state():
-    learner = teach(made(Tidy), [0, 1])
+    learner = teach(made(TrainsAtTaskEnd), [0, 1])
     x, _ = batch([0, 1])
     for _ in range(3):
         learner.scores(x)

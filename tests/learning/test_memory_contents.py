@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from stopping import coloured_stream, live, small
+from resumed import coloured_stream, learn_range, small
 
 import onepass
 from onepass import InputError
@@ -30,7 +30,7 @@ def stream():
 
 def alive(key, stream):
     learner = small(key)
-    live(learner, stream, 0, STEPS)
+    learn_range(learner, stream, 0, STEPS)
     return learner
 
 
@@ -65,7 +65,7 @@ def test_what_is_forgotten_is_in_no_later_file_and_learning_resumes_exactly(key,
     assert found_in(tmp_path / "before.pt", samples) > 0 == found_in(tmp_path / "after.pt", samples)
     opened = onepass.open(tmp_path / "after.pt", device="cpu")
     for one in (learner, opened):
-        live(one, stream, STEPS, STEPS + 4)
+        learn_range(one, stream, STEPS, STEPS + 4)
     assert opened.state_sha256() == learner.state_sha256()
 
 
@@ -78,7 +78,9 @@ def test_a_file_without_the_memory_holds_no_sample_and_predicts(key, stream, tmp
     opened.save(tmp_path / "again.pt")
     for one in (opened, onepass.open(tmp_path / "again.pt", device="cpu")):
         assert torch.equal(one.scores(data.test_x), learner.scores(data.test_x))
-        with pytest.raises(InputError, match="saved without its memory: it predicts, and cannot"):
+        with pytest.raises(
+            InputError, match="saved without its memory: it can predict, but cannot"
+        ):
             one.learn(*stream.batch(STEPS))
 
 
@@ -89,7 +91,7 @@ def test_a_learner_that_has_forgotten_everything_goes_on(key, stream):
     assert (told.left, len(learner.kept)) == (0, 0)
     learner.predict(stream.dataset.test_x)
     learner.end_task()
-    live(learner, stream, STEPS)
+    learn_range(learner, stream, STEPS)
     assert torch.isfinite(learner.scores(stream.dataset.test_x)).all()
 
 
@@ -130,7 +132,7 @@ def test_labels_that_are_text_are_kept_and_forgotten_as_text(tmp_path):
         ({"label": 99}, "label 99 has not been learned"),
         ({"where": [True, False]}, r"each of the 12 samples.* not bool \(2,\)"),
         ({"where": lambda x, y: y}, r"true and false, not int64 \(12,\)"),
-        ({"where": "all"}, "where must be a mask or give one, not 'all'"),
+        ({"where": "all"}, "where must be a mask or a function that returns one, not 'all'"),
     ],
 )
 def test_what_cannot_be_forgotten_is_refused_and_all_stays(asked, said, stream):

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from replaying import BOUNDARY, Normed, Times, as_images, batches, corners, learned, small
-from selfteaching import Normed as AfterALayer
+from distilling import LinearNorm as AfterALayer
+from tiny_learners import BOUNDARY, Magnify, NormOnly, as_images, batches, corners, learned, small
 from torch import nn
 
 import onepass
 from onepass import ER, GSA, Finetune, RainbowRT
 from onepass.base.checksum import sha256
-from onepass.learning.replay import new_share
+from onepass.learning.replay import newest_share
 
 OLD, NEW = [[0, 1] * 6] * 2, [[2, 3] * 6] * 2
 
@@ -23,7 +23,7 @@ def far_apart(labels):
 def statistics(learner):
     """The mean and variance that inputs are normalised by in scores, (6) each."""
     learner.scores(torch.zeros(1, 6))
-    norm = learner._made_scorer().body.norm
+    norm = learner._current_scorer().body.norm
     return norm.running_mean, norm.running_var
 
 
@@ -45,7 +45,7 @@ MANY = [list(range(first, first + 12)) for first in (0, 12, 24)]
     ],
 )
 def test_two_thirds_of_the_statistics_are_of_the_newest_classes(kind, average, old, new, share):
-    learner = small(kind, net=Normed(), memory=50, norms="memory", average=average)
+    learner = small(kind, net=NormOnly(), memory=50, norms="memory", average=average)
     learned(learner, far_apart([*old, BOUNDARY, *new]))
     held = learner.kept
     is_new = torch.isin(held.y, torch.tensor(new))
@@ -57,16 +57,16 @@ def test_two_thirds_of_the_statistics_are_of_the_newest_classes(kind, average, o
 
 @pytest.mark.parametrize(("old", "new", "share"), [(90, 10, 2 / 3), (198, 2, 2 / 13)])
 def test_how_much_the_newest_count_on_cifar100_and_on_tinyimagenet(old, new, share):
-    assert new_share(old, old + new) == pytest.approx(share)
+    assert newest_share(old, old + new) == pytest.approx(share)
 
 
 def test_a_boundary_changes_nothing_before_new_classes_have_come(tmp_path):
-    learner = small(ER, net=Normed(), memory=40, norms="memory")
+    learner = small(ER, net=NormOnly(), memory=40, norms="memory")
     learned(learner, far_apart([*OLD, BOUNDARY, *NEW]))
     before = statistics(learner)
     learner.new_task()
     learner.save(tmp_path / "learner.pt")
-    opened = onepass.open(tmp_path / "learner.pt", net=Normed(), device="cpu")
+    opened = onepass.open(tmp_path / "learner.pt", net=NormOnly(), device="cpu")
     for got in (*statistics(learner), *statistics(opened)):
         assert any(torch.equal(got, one) for one in before)
     learned(learner, far_apart([[4, 5] * 6]))
@@ -74,7 +74,7 @@ def test_a_boundary_changes_nothing_before_new_classes_have_come(tmp_path):
 
 
 def test_in_the_first_task_they_are_those_of_the_whole_memory():
-    learner = learned(small(ER, net=Normed(), memory=40, norms="memory"), far_apart(OLD))
+    learner = learned(small(ER, net=NormOnly(), memory=40, norms="memory"), far_apart(OLD))
     held = learner.kept
     expected = moments(held.x, torch.full((len(held),), 1 / len(held)))
     for got, one in zip(statistics(learner), expected, strict=True):
@@ -109,7 +109,7 @@ def frozen():
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"net": Times()}, id="nothing normalises"),
+        pytest.param({"net": Magnify()}, id="nothing normalises"),
         pytest.param({"net": frozen()}, id="what normalises is frozen"),
         pytest.param({"net": AfterALayer(), "memory": 0}, id="nothing is kept"),
     ],
@@ -128,7 +128,7 @@ def test_what_is_frozen_keeps_its_own_beside_what_is_not():
     net = nn.Sequential(frozen(), AfterALayer(values=8))
     learner = learned(small(ER, net=net, norms="memory"), batches([*OLD, BOUNDARY, *NEW]))
     learner.scores(torch.zeros(1, 6))
-    first, second = learner._made_scorer().body
+    first, second = learner._current_scorer().body
     assert torch.equal(first.norm.running_mean, torch.zeros(8))
     assert not torch.equal(second.norm.running_mean, learner.model.body[1].norm.running_mean)
 

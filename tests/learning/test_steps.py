@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from teaching import TASKS, batch, made, teach
+from label_vectors import TASKS, batch, made, teach
 from torch import nn
 
 from onepass import ER, Finetune
@@ -209,7 +209,7 @@ def test_features_are_those_of_the_evaluating_network_of_samples_as_they_are(pre
     found = learner.trainer.features_of(x)
     assert found.dtype == torch.float32 and not found.requires_grad
     assert found.shape == (900, 8)
-    expected = learner.trainer.evaluator.features((x - 0.5) / 2).float().detach()
+    expected = learner.trainer.eval_model.features((x - 0.5) / 2).float().detach()
     torch.testing.assert_close(found, expected)
     alone = learner.trainer.features_of(x[:1])
     torch.testing.assert_close(alone, found[:1])

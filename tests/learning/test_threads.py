@@ -175,7 +175,7 @@ def test_everyone_has_a_turn():
     def ask(name):
         ready.wait()
         for _ in range(50):
-            with turns.looking():
+            with turns.reading():
                 order.append(name)
                 time.sleep(0.0005)
 
@@ -190,7 +190,7 @@ def test_everyone_has_a_turn():
 
 def test_a_turn_may_be_asked_for_again_by_who_has_it():
     turns = LearnerLock()
-    with turns.learning(), turns.looking(), turns.looking():
+    with turns.learning(), turns.reading(), turns.reading():
         pass
-    with turns.looking():
+    with turns.reading():
         pass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from teaching import TASKS, batch, made, register, reopened, teach
+from label_vectors import TASKS, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune
@@ -47,7 +47,7 @@ class Twofold(Finetune):
         return Step.of(loss)
 
     def scorer(self):
-        return Sum(self.trainer.evaluator)
+        return Sum(self.trainer.eval_model)
 
 
 @dataclass(kw_only=True, eq=False)

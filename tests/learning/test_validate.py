@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from stopping import coloured_stream, live, small
+from resumed import coloured_stream, learn_range, small
 
 import onepass
 from onepass import CheckpointError
@@ -21,14 +21,14 @@ def stream():
 @cache
 def some_learner(stream):
     one = small("er")
-    live(one, stream, 0, 3)
+    learn_range(one, stream, 0, 3)
     return one
 
 
 def damaged(folder, stream, change):
-    content = checkpoint.content(some_learner(stream))
+    content = checkpoint.checkpoint_content(some_learner(stream))
     change(content)
-    checkpoint.write(folder / "damaged.pt", content)
+    checkpoint.write_checkpoint(folder / "damaged.pt", content)
     return folder / "damaged.pt"
 
 
@@ -89,7 +89,7 @@ def put(path, value):
         ("state/optimizer/4/count", torch.zeros(3), r"optimizer\.4\.count is float32 \(3,\)"),
         ("state/optimizer/0/step", 3.0, r"optimizer\.0\.step is float"),
         ("state/model/head.bias", torch.zeros(2), r"model\.head\.bias is float32 \(2,\)"),
-        ("state/model/more", torch.zeros(1), "model has 'more', which nothing here is for"),
+        ("state/model/more", torch.zeros(1), "model has 'more', which this learner does not use"),
         ("state/parts/store/y", lambda old: old + 30, r"parts\.store\.y holds row 3\d"),
         ("state/parts/store/y", lambda old: old - 9, r"parts\.store\.y holds row -\d"),
         ("state/parts/store/size", torch.tensor(13), "size is 13, not between 0 and 12"),
@@ -110,7 +110,7 @@ def put(path, value):
         ("spent", {"scores": [1, -2]}, r"spent\.scores is -2"),
         ("class_names", ["a", "b"], "class_names has to name"),
         ("class_names", ["a", 7], "class_names is int"),
-        ("settings/lr", torch.zeros(2), "its settings are none"),
+        ("settings/lr", torch.zeros(2), "its settings are not plain values"),
     ],
 )
 def test_an_entry_that_cannot_be_is_named_and_nothing_is_opened(
@@ -124,10 +124,10 @@ def test_an_entry_that_cannot_be_is_named_and_nothing_is_opened(
 
 def test_a_balanced_memory_that_counts_otherwise_is_refused(stream, tmp_path):
     one = small("gdumb")
-    live(one, stream, 0, 3)
-    content = checkpoint.content(one)
+    learn_range(one, stream, 0, 3)
+    content = checkpoint.checkpoint_content(one)
     content["state"]["parts"]["store"]["held"][0] += 1
-    checkpoint.write(tmp_path / "odd.pt", content)
+    checkpoint.write_checkpoint(tmp_path / "odd.pt", content)
     with pytest.raises(CheckpointError, match=r"held does not count the samples"):
         onepass.open(tmp_path / "odd.pt", device="cpu")
 

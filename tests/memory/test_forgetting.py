@@ -1,7 +1,7 @@
 """Samples that are taken out of a memory: what is left of them, and what comes in their place."""
 
 import torch
-from memories import generator, held, numbers, reservoir
+from stores import generator, held, numbers, reservoir
 
 from onepass.memory import BalancedMemory, HeldOutSet, Reservoir
 
@@ -75,6 +75,6 @@ def test_a_held_out_set_asks_for_the_forgotten_again():
     store, seen = HeldOutSet(4, (), torch.float32, generator()), torch.tensor([True, True])
     store.classes_are(seen, seen)
     y = torch.tensor([0, 0, 1, 1])
-    store.add(y.float(), y, part=torch.ones(4, dtype=torch.bool))
+    store.add(y.float(), y, accept=torch.ones(4, dtype=torch.bool))
     store.forget(slots_of(store, [0]))
     assert store.fitting(y, torch.ones(4, dtype=torch.bool)).tolist() == [True, True, False, False]

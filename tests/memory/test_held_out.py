@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, evenly, generator, held, numbers, reservoir
+from stores import PROPERTY, generator, held, numbers, p_even, reservoir
 
 from onepass.base.errors import CheckpointError
 from onepass.memory import FilteredReservoir, HeldOutSet
@@ -28,7 +28,7 @@ def test_where_all_take_part_it_is_the_reservoir_bit_by_bit(capacity, batches):
     for size in batches:
         x, y = numbers(first, first + size)
         plain.add(x, y)
-        sifted.add(x, y, part=torch.ones(size, dtype=torch.bool))
+        sifted.add(x, y, accept=torch.ones(size, dtype=torch.bool))
         first += size
     assert held(plain) == held(sifted)
     assert int(plain.offered) == int(sifted.offered)
@@ -40,7 +40,7 @@ def test_while_there_is_room_those_that_take_part_are_held_in_their_order(parts)
     store, first, expected = made(FilteredReservoir, 30), 0, []
     for part in parts:
         x, y = numbers(first, first + len(part))
-        store.add(x, y, part=torch.tensor(part))
+        store.add(x, y, accept=torch.tensor(part))
         expected += [first + place for place, takes in enumerate(part) if takes]
         first += len(part)
     assert held(store) == store.x[: len(expected)].tolist() == expected
@@ -51,10 +51,10 @@ def test_of_those_that_take_part_each_is_held_as_often_and_of_the_others_none():
     for seed in range(600):
         store = made(FilteredReservoir, 3, seed)
         for first in (0, 5, 10):
-            store.add(*numbers(first, first + 5), part=part)
+            store.add(*numbers(first, first + 5), accept=part)
         counts.update(held(store))
     assert sorted(counts) == [0, 2, 3, 5, 7, 8, 10, 12, 13]
-    assert evenly(list(counts.values())) > 1e-3
+    assert p_even(list(counts.values())) > 1e-3
 
 
 # ---- what is held out
@@ -103,7 +103,7 @@ def test_shares_are_those_of_plain_lists(capacity, stream):
         y = torch.tensor(labels)
         wanted = store.fitting(y, torch.tensor(candidate))
         assert wanted.tolist() == naive.add(x, labels, candidate)
-        store.add(torch.tensor(x), y, part=wanted)
+        store.add(torch.tensor(x), y, accept=wanted)
         size = int(store.size)
         pairs = zip(store.x[:size].tolist(), store.y[:size].tolist(), strict=True)
         assert list(pairs) == naive.kept
@@ -116,7 +116,7 @@ def test_its_state_has_the_same_size_at_any_time_and_rows_without_a_class_are_re
     two = torch.arange(ROWS) < 2
     store.classes_are(two, two)
     y = torch.tensor([0, 1, 1])
-    store.add(torch.zeros(3), y, part=store.fitting(y, y < 9))
+    store.add(torch.zeros(3), y, accept=store.fitting(y, y < 9))
     state = store.state_dict()
     assert {name: value.shape for name, value in state.items()} == empty
     made(HeldOutSet, 6).expect(state, 2, "held")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, filled, generator, reservoir, samples
+from stores import PROPERTY, filled_with, generator, is_even, p_even, reservoir, samples
 
 from onepass.base.parts import Samples
 from onepass.memory import MixedReservoir
@@ -34,7 +34,9 @@ def negative(labels):
 
 
 def queues_of(stream, kept, drawn, seed=0):
-    return CandidateQueues(filled(kept, capacity=12, seed=seed), negative(stream), IS_NEW, drawn)
+    return CandidateQueues(
+        filled_with(kept, capacity=12, seed=seed), negative(stream), IS_NEW, drawn
+    )
 
 
 def taken(queues, group):
@@ -69,7 +71,7 @@ def test_a_line_has_its_groups_samples_of_the_stream_in_order_and_then_those_of_
 def test_the_old_line_is_that_of_a_mask_of_the_old_classes(stream, kept, drawn, seed):
     queues = queues_of(stream, kept, drawn, seed)
     masks = (~IS_NEW, IS_NEW)
-    slots, genuine = filled(kept, capacity=12, seed=seed).draw_slots(max(drawn), masks)
+    slots, genuine = filled_with(kept, capacity=12, seed=seed).draw_slots(max(drawn), masks)
     for group in (OLD, NEW):
         from_memory = taken(queues, group)[int(queues.stream_counts[group]) :]
         named = slots[group][genuine[group]].tolist()
@@ -113,7 +115,7 @@ def test_what_is_missing_repeats_the_genuine_members_evenly_at_weight_0(
     assert got.x.shape == got.y.shape == got.weight.shape == (size,)
     assert got.weight.tolist() == [float(place < len(members)) for place in range(size)]
     everyone = taken(queues, OLD) + taken(queues, NEW)
-    assert even(got.x.tolist(), members or everyone)
+    assert is_even(got.x.tolist(), members or everyone)
 
 
 @pytest.mark.parametrize("group", [OLD, NEW])
@@ -134,8 +136,8 @@ def test_padding_of_a_mix_repeats_every_sample_in_turn_and_not_one_of_them():
         plan_old_then_new(torch.tensor(6), torch.tensor(10), 16)
     )  # there is no old one
     assert mixed.weight.tolist() == [0] * 6 + [1] * 4 + [0] * 6
-    assert even(mixed.x.tolist()[:6], [-1, -2, -3, -4])
-    assert even(mixed.x.tolist()[6:], [-1, -2, -3, -4])
+    assert is_even(mixed.x.tolist()[:6], [-1, -2, -3, -4])
+    assert is_even(mixed.x.tolist()[6:], [-1, -2, -3, -4])
 
 
 @PROPERTY
@@ -184,14 +186,14 @@ def test_places_can_be_asked_for_together_or_one_after_the_other():
 
 def test_a_group_with_the_smaller_limit_still_draws_uniformly():
     labels, counts = [0, 1, 0, 1, 1, 0, 1, 1], np.zeros(8)
-    store = filled(labels, seed=9)
+    store = filled_with(labels, seed=9)
     for _ in range(5000):
         queues = CandidateQueues(store, negative([0]), IS_NEW, drawn=(5, 1))
         assert queues.length.tolist() == [1 + 3, 1]
         counts[int(queues.take(plan_for_group(NEW, 0, 1, CPU)).x)] += 1
     wanted = np.flatnonzero(labels)
     assert counts.sum() == counts[wanted].sum()
-    assert evenly(counts[wanted]) > 1e-3
+    assert p_even(counts[wanted]) > 1e-3
 
 
 def test_a_batch_holds_raw_images_as_they_are():
@@ -295,7 +297,7 @@ def test_before_any_class_the_shares_are_of_one_class():
 
 def test_other_classes_change_the_next_mix_where_a_captured_step_reads_it():
     store, stream = mixing([0, 1, 2, 3] * 3), negative([2, 3])
-    addresses = [part.data_ptr() for part in store._places]
+    addresses = [part.data_ptr() for part in store._plan]
     new = torch.tensor([False, False, False, True])
     counts = []
     for classes in (IS_NEW, new):
@@ -304,7 +306,7 @@ def test_other_classes_change_the_next_mix_where_a_captured_step_reads_it():
         assert bool(mix.weight.all())
         counts.append(int(classes[mix.y].sum()))
     assert counts == [3, 1]
-    assert [part.data_ptr() for part in store._places] == addresses
+    assert [part.data_ptr() for part in store._plan] == addresses
 
 
 def test_a_limit_on_new_samples_of_the_memory_leaves_places_at_weight_0():

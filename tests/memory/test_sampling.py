@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, generator
+from stores import PROPERTY, generator, is_even, p_even
 
 from onepass.memory import draw_distinct, nth_true
 
@@ -54,7 +54,7 @@ def test_a_population_smaller_than_the_draw_comes_whole_and_is_then_repeated(cou
     assert sorted(drawn[:population].tolist()) == list(range(population))
     assert genuine.tolist() == [place < population for place in range(count)]
     assert drawn[population:].tolist() == [place % population for place in range(population, count)]
-    assert even(drawn.tolist(), range(population))
+    assert is_even(drawn.tolist(), range(population))
 
 
 def test_an_empty_population_gives_zeros_none_of_them_genuine():
@@ -76,9 +76,9 @@ def test_every_element_every_pair_and_every_order_is_equally_likely(population):
                 pairs[pair] += 1
     assert single.sum() == count * draws
     # Draws without replacement vary less than a multinomial, so these tests are conservative.
-    assert evenly(first) > 1e-3
-    assert evenly(single) > 1e-3
-    assert evenly(list(pairs.values())) > 1e-3
+    assert p_even(first) > 1e-3
+    assert p_even(single) > 1e-3
+    assert p_even(list(pairs.values())) > 1e-3
 
 
 @pytest.mark.parametrize("population", [4, 9], ids=["listed", "above four times the count"])
@@ -88,7 +88,7 @@ def test_draws_of_one_call_are_independent(population):
         both = draw_distinct(2, torch.full((200, 2), population), source)[0]
         for one, other in both[..., 0].tolist():
             joint[one, other] += 1
-    assert evenly(joint.flatten()) > 1e-3
+    assert p_even(joint.flatten()) > 1e-3
 
 
 def test_a_seed_repeats_its_draws_and_another_gives_others():

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import Normed, as_samples, corners, random_batches, steps_before
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import NormOnly, as_samples, corners, random_batches, steps_before
 from torch import Tensor
 
 import onepass
@@ -15,7 +15,7 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Samples
 from onepass.memory import RoundRobin
 from onepass.methods import aser as module
-from onepass.methods.aser import ASER, knn_shapley, replaced, shapley
+from onepass.methods.aser import ASER, knn_shapley, replacements, shapley
 
 # ---- Shapley values
 
@@ -197,20 +197,20 @@ def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
     for seed in range(20):
         value = torch.randn(stored + 4, generator=torch.Generator().manual_seed(seed))
         kept = set(value.topk(stored).indices.tolist())
-        found = replaced(value, stored).tolist()
+        found = replacements(value, stored).tolist()
         entering = [place for new, place in enumerate(found) if stored + new in kept]
         assert sorted(entering) == sorted(set(range(stored)) - kept)
         assert all(place == stored for new, place in enumerate(found) if stored + new not in kept)
 
 
 def test_of_equals_the_stored_sample_stays():
-    assert replaced(torch.zeros(6), 3).tolist() == [3, 3, 3]
-    assert replaced(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
+    assert replacements(torch.zeros(6), 3).tolist() == [3, 3, 3]
+    assert replacements(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
 
 
 def test_who_is_not_waiting_replaces_nobody():
     value = torch.tensor([0.0, -5.0, 1.0, -torch.inf, 2.0, -torch.inf])
-    assert replaced(value, 3).tolist() == [3, 1, 3]
+    assert replacements(value, 3).tolist() == [3, 1, 3]
 
 
 # ---- retrieval and update, followed by plain loops
@@ -293,7 +293,7 @@ def test_a_memory_smaller_than_the_replay_is_replayed_but_for_one():
 def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     given = taught(7, **settings)
     x, y = batch([0, 1, 1, 3, 9, 9], seed=71)
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream = as_samples(given, x, y)
     before_x, before_y = given.store.x.clone(), given.store.y.clone()
 
@@ -342,11 +342,13 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
 def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
     x, y = batch([8] * 10, seed=72)  # a new class, so all that wait are rare and valuable
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []
     monkeypatch.setattr(
-        module, "replaced", lambda value, stored: offered.append(value) or replaced(value, stored)
+        module,
+        "replacements",
+        lambda value, stored: offered.append(value) or replacements(value, stored),
     )
     given.update(stream)
     assert int(given.store.size) == 25
@@ -394,8 +396,8 @@ def test_batchnorm_sees_stream_and_replay_together():
     settings = {"memory": 100, "replay": 64, "seed": 1, "device": "cpu", "lr": 0.01}
     apart = []
     for forwards in ("joint", "separate"):
-        ours = ASER(**settings, net=Normed())
-        er = onepass.ER(**settings, net=Normed(), loss="mean", forwards=forwards)
+        ours = ASER(**settings, net=NormOnly())
+        er = onepass.ER(**settings, net=NormOnly(), loss="mean", forwards=forwards)
         for x, y in batches(6):
             ours.learn(x, y)
             er.learn(x, y)
@@ -411,7 +413,7 @@ def test_the_memory_is_judged_after_the_step(monkeypatch):
 
 
 def test_scoring_moves_no_statistics_and_needs_no_augmentation():
-    given = taught(6, net=Normed())
+    given = taught(6, net=NormOnly())
     stream, before = as_samples(given, *batch([0, 1])), given.params_sha256()
     given.retrieve(stream)
     given.update(stream)

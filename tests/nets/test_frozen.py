@@ -37,4 +37,4 @@ def test_a_frozen_part_gives_in_training_what_it_gives_in_predicting():
     learner = onepass.Finetune(net=body(True), device="cpu")
     learner.prepare((6,), torch.float32)
     x = torch.randn(10, 6, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(learner.model.body[0](x), learner.trainer.evaluator.body[0](x))
+    assert torch.equal(learner.model.body[0](x), learner.trainer.eval_model.body[0](x))

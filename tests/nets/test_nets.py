@@ -194,7 +194,7 @@ def test_counting_features_leaves_statistics_and_mode_as_they_are():
 
 @pytest.mark.parametrize("net", [nn.Identity(), nn.Flatten(0)], ids=["images", "no samples"])
 def test_a_net_that_gives_no_features_per_sample_is_refused(net):
-    with pytest.raises(InputError, match=r"must give \(samples, features\)"):
+    with pytest.raises(InputError, match=r"must return \(samples, features\)"):
         feature_count(net, torch.zeros(2, 3, 4, 4))
 
 
@@ -353,7 +353,7 @@ def test_a_net_that_gives_no_tensor_is_told_so():
         def forward(self, x):
             return x, x
 
-    with pytest.raises(InputError, match="a tensor, but it gave a tuple"):
+    with pytest.raises(InputError, match="a tensor, but it returned a tuple"):
         onepass.ER(net=Two(), memory=5).learn(torch.zeros(4, 3), [0, 1, 0, 1])
 
 

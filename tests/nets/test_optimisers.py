@@ -50,7 +50,7 @@ def test_each_kind_is_its_textbook_rule(kind):
     weight, source = parameter(), torch.Generator().manual_seed(1)
     gradients = [torch.randn(4, 3, generator=source) for _ in range(6)]
     expected = by_hand(kind, weight.detach(), gradients, lr=0.05, decay=0.1)
-    optimizer = optimisers.make(kind, [weight], lr=0.05, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, [weight], lr=0.05, decay=0.1)
     for gradient in gradients:
         weight.grad = gradient.clone()
         optimizer.step()
@@ -60,7 +60,7 @@ def test_each_kind_is_its_textbook_rule(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_parameters_that_train_are_taken(kind):
     frozen, trained = parameter().requires_grad_(False), parameter()
-    optimizer = optimisers.make(kind, [frozen, trained], lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser(kind, [frozen, trained], lr=0.1, decay=0.0)
     taken = [one for group in optimizer.param_groups for one in group["params"]]
     assert [one is trained for one in taken] == [True]
 
@@ -68,11 +68,11 @@ def test_only_parameters_that_train_are_taken(kind):
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_growth_keeps_the_moments_of_old_rows_and_gives_new_ones_none(kind):
     old = parameter()
-    optimizer = optimisers.make(kind, [old], lr=0.1, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, [old], lr=0.1, decay=0.1)
     train(optimizer, old)
     before = {key: value.clone() for key, value in optimizer.state[old].items()}
     new = grown(old, 7)
-    optimisers.replace(optimizer, old, new)
+    optimisers.replace_parameter(optimizer, old, new)
     after = optimizer.state[new]
     assert after.keys() == before.keys()
     assert int(after["step"]) == 3
@@ -87,12 +87,12 @@ def test_growth_keeps_the_moments_of_old_rows_and_gives_new_ones_none(kind):
 def test_after_growth_the_new_parameter_trains_and_the_old_one_is_gone(kind):
     old, other = parameter(), parameter(seed=1)
     twin = parameter()
-    optimizer = optimisers.make(kind, [old, other], lr=0.1, decay=0.1)
-    alone = optimisers.make(kind, [twin], lr=0.1, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, [old, other], lr=0.1, decay=0.1)
+    alone = optimisers.make_optimiser(kind, [twin], lr=0.1, decay=0.1)
     train(optimizer, old)
     train(alone, twin)
     new = grown(old, 6)
-    optimisers.replace(optimizer, old, new)
+    optimisers.replace_parameter(optimizer, old, new)
     assert [one is new for one in optimizer.param_groups[0]["params"]] == [True, False]
     assert old not in optimizer.state
     kept = old.detach().clone()
@@ -105,9 +105,9 @@ def test_after_growth_the_new_parameter_trains_and_the_old_one_is_gone(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_growth_before_the_first_step_starts_from_nothing(kind):
     old = parameter()
-    optimizer = optimisers.make(kind, [old], lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser(kind, [old], lr=0.1, decay=0.0)
     new = grown(old, 6)
-    optimisers.replace(optimizer, old, new)
+    optimisers.replace_parameter(optimizer, old, new)
     train(optimizer, new, steps=1)
     assert not torch.equal(new[:4], old)
 
@@ -115,10 +115,10 @@ def test_growth_before_the_first_step_starts_from_nothing(kind):
 @pytest.mark.parametrize("rows", [slice(1, 3), slice(0, 4), slice(2, 2)])
 def test_forgotten_rows_have_no_moments_and_the_others_keep_theirs(rows):
     weight = parameter()
-    optimizer = optimisers.make("adam", [weight], lr=0.1, decay=0.1)
+    optimizer = optimisers.make_optimiser("adam", [weight], lr=0.1, decay=0.1)
     train(optimizer, weight)
     before = {key: value.clone() for key, value in optimizer.state[weight].items()}
-    optimisers.forget_rows(optimizer, weight, rows)
+    optimisers.reset_rows(optimizer, weight, rows)
     others = torch.ones(4, dtype=torch.bool)
     others[rows] = False
     after = optimizer.state[weight]
@@ -147,14 +147,14 @@ def test_a_row_that_is_born_at_step_1000_moves_like_a_new_parameter(kind):
         optimizer.step()
 
     ours, old, born = copied(), copied(slice(0, 2)), copied(slice(2, 4))
-    optimizer = optimisers.make(kind, ours, lr=0.05, decay=0.1, rows=ours)
+    optimizer = optimisers.make_optimiser(kind, ours, lr=0.05, decay=0.1, rows=ours)
     aged, fresh = plain(old, **settings), plain(born, **settings)
     for step in range(1200):
         gradients = [torch.randn(one.shape, generator=source) for one in start]
         if step == 1000:
             for one, value in zip(ours, start, strict=True):
                 one.data[2:] = value[2:]
-                optimisers.forget_rows(optimizer, one, slice(2, 4))
+                optimisers.reset_rows(optimizer, one, slice(2, 4))
         move(optimizer, ours, gradients)
         move(aged, old, gradients, slice(0, 2))
         if step >= 1000:
@@ -168,8 +168,8 @@ def test_a_row_that_is_born_at_step_1000_moves_like_a_new_parameter(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_is_nothing_to_forget_before_the_first_step(kind):
     weight = parameter()
-    optimizer = optimisers.make(kind, [weight], lr=0.1, decay=0.0)
-    optimisers.forget_rows(optimizer, weight, slice(0, 2))
+    optimizer = optimisers.make_optimiser(kind, [weight], lr=0.1, decay=0.0)
+    optimisers.reset_rows(optimizer, weight, slice(0, 2))
     train(optimizer, weight, steps=1)
     assert not torch.equal(weight, parameter())
 
@@ -193,15 +193,15 @@ def test_a_mask_is_padded_with_false():
 
 def test_nesterov_is_torchs_own_through_growth_and_forgetting():
     ours, theirs = parameter(), parameter()
-    optimizer = optimisers.make("nesterov", [ours], lr=0.05, decay=0.1)
+    optimizer = optimisers.make_optimiser("nesterov", [ours], lr=0.05, decay=0.1)
     decay = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
     plain = torch.optim.SGD([theirs], lr=0.05, foreach=False, fused=False, **decay)
     train(optimizer, ours, steps=5)
     train(plain, theirs, steps=5)
     assert torch.allclose(ours, theirs, atol=1e-5)
     new = grown(ours, 6)
-    optimisers.replace(optimizer, ours, new)
-    optimisers.forget_rows(optimizer, new, slice(0, 1))
+    optimisers.replace_parameter(optimizer, ours, new)
+    optimisers.reset_rows(optimizer, new, slice(0, 1))
     buffer = plain.state[theirs]["momentum_buffer"]
     assert torch.allclose(optimizer.state[new]["momentum_buffer"][1:4], buffer[1:], atol=1e-3)
     assert optimizer.state[new]["momentum_buffer"][[0, 4, 5]].eq(0).all()
@@ -229,22 +229,22 @@ def descend(optimizer, parameters, seed):
 def test_the_largest_come_first():
     """So that one kernel of a fused optimiser takes all that are large."""
     small, large, middle = parameters = three()
-    group, _ = optimisers.make("adam", parameters, lr=0.1, decay=0.0).param_groups
+    group, _ = optimisers.make_optimiser("adam", parameters, lr=0.1, decay=0.0).param_groups
     assert [id(one) for one in group["params"]] == [id(large), id(middle), id(small)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_is_kept_by_the_order_of_the_parameters_and_goes_on_to_the_bit(kind):
     parameters = three()
-    optimizer = optimisers.make(kind, parameters, lr=0.1, decay=0.01)
+    optimizer = optimisers.make_optimiser(kind, parameters, lr=0.1, decay=0.01)
     descend(optimizer, parameters, seed=0)
-    saved = optimisers.state_of(optimizer, parameters)
+    saved = optimisers.optimiser_state(optimizer, parameters)
     for place, state in saved.items():
         assert all(one.shape == parameters[place].shape for one in state.values() if one.ndim)
 
     copies = [nn.Parameter(one.detach().clone()) for one in parameters]
-    other = optimisers.make(kind, copies, lr=0.1, decay=0.01)
-    optimisers.load_state(other, copies, saved)
+    other = optimisers.make_optimiser(kind, copies, lr=0.1, decay=0.01)
+    optimisers.load_optimiser_state(other, copies, saved)
     descend(optimizer, parameters, seed=1)
     descend(other, copies, seed=1)
     assert all(torch.equal(one, copy) for one, copy in zip(parameters, copies, strict=True))
@@ -252,9 +252,9 @@ def test_state_is_kept_by_the_order_of_the_parameters_and_goes_on_to_the_bit(kin
 
 def test_a_saved_state_is_a_copy():
     parameters = three()
-    optimizer = optimisers.make("adam", parameters, lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser("adam", parameters, lr=0.1, decay=0.0)
     descend(optimizer, parameters, seed=0)
-    saved = optimisers.state_of(optimizer, parameters)
+    saved = optimisers.optimiser_state(optimizer, parameters)
     before = saved[0]["exp_avg"].clone()
     descend(optimizer, parameters, seed=1)
     assert torch.equal(saved[0]["exp_avg"], before)
@@ -272,12 +272,12 @@ def filters(channels_last):
 def test_state_goes_on_where_parameters_lie_otherwise(kind, there):
     """On a GPU filters are channels-last, on the host not; fused optimisers read in order."""
     one = [filters(there)]
-    optimizer = optimisers.make(kind, one, lr=0.1, decay=0.01)
+    optimizer = optimisers.make_optimiser(kind, one, lr=0.1, decay=0.01)
     descend(optimizer, one, seed=0)
     other = [filters(not there)]
-    moved = optimisers.make(kind, other, lr=0.1, decay=0.01)
+    moved = optimisers.make_optimiser(kind, other, lr=0.1, decay=0.01)
     other[0].data.copy_(one[0].data)
-    optimisers.load_state(moved, other, optimisers.state_of(optimizer, one))
+    optimisers.load_optimiser_state(moved, other, optimisers.optimiser_state(optimizer, one))
     for seed in (1, 2):
         descend(optimizer, one, seed)
         descend(moved, other, seed)
@@ -286,11 +286,11 @@ def test_state_goes_on_where_parameters_lie_otherwise(kind, there):
 
 def test_a_loaded_state_is_a_copy_too():
     parameters = three()
-    optimizer = optimisers.make("adam", parameters, lr=0.1, decay=0.0)
+    optimizer = optimisers.make_optimiser("adam", parameters, lr=0.1, decay=0.0)
     descend(optimizer, parameters, seed=0)
-    saved = optimisers.state_of(optimizer, parameters)
+    saved = optimisers.optimiser_state(optimizer, parameters)
     before = {name: value.clone() for name, value in saved[1].items()}
-    optimisers.load_state(optimizer, parameters, saved)
+    optimisers.load_optimiser_state(optimizer, parameters, saved)
     descend(optimizer, parameters, seed=1)
     assert all(torch.equal(value, before[name]) for name, value in saved[1].items())
 
@@ -301,7 +301,7 @@ def test_parameters_of_several_kinds_of_float_go_together(kind):
     plain = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
     ours = [parameter(), nn.Parameter(parameter(seed=1).double()), parameter(seed=2)]
     theirs = [nn.Parameter(one.detach().clone()) for one in ours]
-    optimizer = optimisers.make(kind, ours, lr=0.05, decay=0.1)
+    optimizer = optimisers.make_optimiser(kind, ours, lr=0.05, decay=0.1)
     other = plain(theirs, lr=0.05, betas=optimisers.BETAS, weight_decay=0.1)
     for seed in range(3):
         descend(optimizer, ours, seed)
@@ -313,7 +313,7 @@ def test_parameters_of_several_kinds_of_float_go_together(kind):
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_a_parameter_without_a_gradient_stays_and_counts_no_step(kind):
     idle, moved = parameter(), parameter(seed=1)
-    optimizer = optimisers.make(kind, [idle, moved], lr=0.1, decay=0.1, rows=[idle])
+    optimizer = optimisers.make_optimiser(kind, [idle, moved], lr=0.1, decay=0.1, rows=[idle])
     descend(optimizer, [moved], seed=0)
     assert torch.equal(idle, parameter())
     assert idle not in optimizer.state

@@ -67,7 +67,7 @@ def test_a_run_that_another_process_is_at_is_refused_as_busy(tmp_path: Path) -> 
     lock = tmp_path / "run" / ".lock"
     lock.parent.mkdir()
     with (
-        fileio.locked(lock, wait=False),
+        fileio.locked_file(lock, wait=False),
         pytest.raises(BusyError, match="run is being run by another process"),
         RunFolder(lock.parent).locked(),
     ):

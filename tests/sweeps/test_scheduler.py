@@ -111,7 +111,7 @@ def test_what_another_process_runs_or_has_finished_is_passed_over(synthetic: Res
     out = Path(synthetic.out).parent
     (out / running.folder_name).mkdir()
     queue = scheduler([done, running, left], out, Known(), until=math.inf)
-    with fileio.locked(out / running.folder_name / ".lock", wait=False):
+    with fileio.locked_file(out / running.folder_name / ".lock", wait=False):
         assert queue.take(lambda job: True) == 2
     assert queue.passed_over == [0, 1]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onepass.base.errors import OnepassError
-from onepass.gsa_paper.published import figures
+from onepass.gsa_paper.published import published_values
 from onepass.learning import registry
 from onepass.runs.spec import Job
 from onepass.sweeps.sweep_file import PlannedRun, read_sweep_file, without_repeats
@@ -213,7 +213,7 @@ def test_the_papers_table_is_whole() -> None:
     known = {info.key for info in registry.methods()}
     wanted = {
         (one.method, one.dataset, one.memory)
-        for one in figures()
+        for one in published_values()
         if one.source == "gsa-paper-table1" and one.metric == "accuracy" and one.method in known
     }
     assert len(wanted) == 17 * 12
@@ -227,7 +227,7 @@ def test_the_papers_table_has_one_seed_of_every_cell_before_a_second_of_any() ->
     second = next(number for number, one in enumerate(found) if one.job.seed == 1)
     first = Counter((one.job.method, one.job.dataset, one.job.memory) for one in found[:second])
     assert set(first.values()) == {1}
-    printed = [one for one in figures() if one.metric == "accuracy"]
+    printed = [one for one in published_values() if one.metric == "accuracy"]
     methods = {one.method for one in printed if one.dataset == "mnist"}
     sizes = {"cifar100": (1000, 2000, 5000), "cifar10": (200, 500, 1000), "mnist": (100, 500, 1000)}
     wanted = {

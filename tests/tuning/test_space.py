@@ -9,7 +9,7 @@ import pytest
 
 import onepass
 from onepass.base.errors import InputError, OnepassError
-from onepass.base.settings import read_settings
+from onepass.base.settings import parse_settings
 from onepass.tuning.space import Choice, Range, Space
 
 
@@ -87,7 +87,7 @@ def test_what_is_chosen_is_of_the_space_and_a_setting(text: str, inside: Any) ->
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
         chosen = space.texts(study.ask(space.distributions()).params)
         assert inside(chosen[name])
-        onepass.GSA(**read_settings(onepass.GSA, chosen))
+        onepass.GSA(**parse_settings(onepass.GSA, chosen))
 
 
 def test_a_table_that_is_none_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import onepass as command
-from studies import hurry
+from fast_studies import no_disk_sync
 
 import onepass
 from onepass.base.errors import OnepassError, TrainingError
@@ -34,7 +34,7 @@ batch = 60
 @pytest.fixture(autouse=True)
 def in_a_hurry() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        hurry(patched)
+        no_disk_sync(patched)
         yield
 
 

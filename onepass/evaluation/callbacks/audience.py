@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from onepass.base.errors import InputError
-from onepass.base.fileio import names_a_file
+from onepass.base.fileio import is_file_name
 from onepass.base.parts import Step
 from onepass.evaluation.callbacks.base import Listener, Run
 from onepass.evaluation.points import Point
@@ -99,7 +99,7 @@ def expect_distinct_keys(listeners: Sequence[Listener]) -> None:
     for key in keys:
         if keys.count(key) > 1:
             raise InputError(f"two listeners have the key {key!r}; give one of them another key")
-        if not names_a_file(key):
+        if not is_file_name(key):
             raise InputError(f"the key of a listener must be usable as a file name, not {key!r}")
 
 

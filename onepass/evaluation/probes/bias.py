@@ -69,7 +69,7 @@ class BiasProbe(Listener):
     def _sides_of(self, learner: Learner) -> Tensor:
         """Returns the matrix (C, 2) that maps logits to their means over old and over new classes.
         It changes only with a new class or task; the host knows both without reading the GPU."""
-        now = (learner.task, len(learner.book.labels))
+        now = (learner.task, len(learner.class_index.labels))
         if self._sides is None or self._sides[0] != now:
             sides = torch.stack([learner.old, learner.new], dim=1).float()  # (C, 2)
             self._sides = now, sides / sides.sum(dim=0).clamp(min=1)

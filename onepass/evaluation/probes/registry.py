@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from onepass.base.errors import InputError
-from onepass.base.registry import Names
+from onepass.base.registry import Registry
 from onepass.evaluation.callbacks import EVENTS, Forwarder, Listener
 
 P = TypeVar("P", bound=Listener)
 RESERVED = (EVENTS, Forwarder.key)
-PROBES = Names[type[Listener]]("probe", home="onepass.evaluation.probes")
+PROBES = Registry[type[Listener]]("probe", home="onepass.evaluation.probes")
 
 
 def probe(key: str) -> Callable[[type[P]], type[P]]:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from multiprocessing import connection
 
 from onepass.base import devices
-from onepass.base.errors import TrainingError, made_again
+from onepass.base.errors import TrainingError, rebuild_error
 from onepass.evaluation.loop import prepare_for_stream
 from onepass.executors.base import Outcome, RunOptions, Watch
 from onepass.executors.processes import gpus as gpu_placement
@@ -52,7 +52,7 @@ class Processes:
         initialising CUDA would take GPU memory for the life of this process."""
         stream, learner = job.make(self.resources.dataset(job))
         if not learner.traits.capturable:
-            execution.make(learner.engine, False, devices.resolve(job.device), ())
+            execution.make_engine(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
@@ -171,7 +171,7 @@ def _error(failure: Failure, job: Job) -> Exception:
     a TrainingError."""
     kind, why, error = failure
     if kind in USER_ERRORS:
-        return made_again(error or USER_ERRORS[kind], why)
+        return rebuild_error(error or USER_ERRORS[kind], why)
     tried = " (tried twice)" if kind in ("bug", "killed") else ""
     more = "; run --resume, or the same sweep, goes on with it" if kind == "killed" else ""
     return TrainingError(f"{job.folder_name}{tried}: {why}{more}")

@@ -11,7 +11,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from onepass.base.errors import name_of_ours
+from onepass.base.errors import error_name
 from onepass.evaluation.callbacks.progress import Forwarder
 from onepass.executors.base import RunOptions
 from onepass.executors.processes import ram
@@ -63,7 +63,7 @@ def attempt(
     except Exception as problem:
         kind = failure_kind(problem)
         why = _bug_message(problem) if kind == "bug" else str(problem)
-        return "failed", Failure(kind, why, name_of_ours(problem))
+        return "failed", Failure(kind, why, error_name(problem))
 
 
 def _bug_message(problem: Exception) -> str:

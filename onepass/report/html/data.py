@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.evaluation.points import Point
 from onepass.report.html.recorded_runs import RecordedRun, finished_results, read_runs
 from onepass.report.html.rerun_command import rerun_command
-from onepass.report.rows import Spread, grouped
+from onepass.report.rows import Spread, group_by_row
 from onepass.runs.result import Result
 from onepass.runs.variant import Variant, shared
 from onepass.version import __version__
@@ -37,7 +37,7 @@ def page_data(*paths: Path, where: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, fit for JSON. Names and other words are plain text of bounded length."""
     runs, passed_over = read_runs(*paths, where=where)
     by_place = {run.found.where: run for run in runs}
-    groups = grouped(finished_results(runs))
+    groups = group_by_row(finished_results(runs))
     room = NUMBERS // max(1, len(groups))
     places = {one.out: row for row, group in enumerate(groups) for one in group}
     common = shared([group[0].variant for group in groups])
@@ -277,7 +277,7 @@ def _command(run: RecordedRun, known: dict[str, Any]) -> str:
 
 
 def _word(text: str) -> str:
-    return shortened(plain(text))
+    return shortened(printable(text))
 
 
 def _number(value: Any) -> float | None:

@@ -81,7 +81,7 @@ class RecordedRun:
 def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun], dict[Path, int]]:
     """Returns all runs that meet every condition, runs' own folders first, since they have more to
     show; and how many lines of each file were passed over, since they are of something else."""
-    found = folders_first(find_runs(*paths, parse=fileio.parsed))
+    found = folders_first(find_runs(*paths, parse=fileio.parse_json))
     matching = matching_runs([run for run in found if not run.foreign], where)
     if not matching:
         condition = " that matches --where" if where else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
@@ -33,7 +33,7 @@ def rerun_command(run: Mapping[str, Any]) -> str:
         found = run.get(name) or []
         for one in [found] if isinstance(found, str) else found:
             words += [f"--{name.removesuffix('s')}", str(one)]
-    return plain(shlex.join(words))
+    return printable(shlex.join(words))
 
 
 def _options(variant: Variant) -> Iterator[str]:

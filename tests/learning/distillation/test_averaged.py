@@ -5,8 +5,8 @@ import copy
 
 import pytest
 import torch
-from replaying import BOUNDARY, batches, corners, learned, small
-from selfteaching import TASKS, Normed, same, weights
+from distilling import TASKS, LinearNorm, same, weights
+from tiny_learners import BOUNDARY, batches, corners, learned, small
 
 import onepass
 from onepass import ER, BiC, Finetune
@@ -33,7 +33,7 @@ def test_an_average_of_decay_nothing_predicts_as_the_method_itself(key):
     """Exactly where no number more than doubles or halves in a step: then now - mean is exact."""
     kind, x = registry.get(key).learner, corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
     plain, averaged = (
-        learned(small(kind, net=Normed(), lr=0.05, average=rule), batches(TASKS))
+        learned(small(kind, net=LinearNorm(), lr=0.05, average=rule), batches(TASKS))
         for rule in (None, 0.0)
     )
     assert averaged.trainer.distillation.averaged is not None
@@ -42,7 +42,7 @@ def test_an_average_of_decay_nothing_predicts_as_the_method_itself(key):
 
 def test_the_average_follows_a_head_that_has_grown():
     labels = [[0, 1, 1], BOUNDARY, list(range(20)), [3, 19, 18]]
-    learner = learned(small(ER, net=Normed(), lr=0.05, average=0.0), batches(labels))
+    learner = learned(small(ER, net=LinearNorm(), lr=0.05, average=0.0), batches(labels))
     head, averaged = learner.model.head, learner.trainer.distillation.averaged.model.head
     assert averaged.capacity == 32
     torch.testing.assert_close(averaged.weight, head.weight)
@@ -51,7 +51,7 @@ def test_the_average_follows_a_head_that_has_grown():
 
 @pytest.mark.parametrize("rule", [0, 0.5, 0.99, "growing"])
 def test_the_average_of_a_network_that_stays_is_that_network_to_the_bit(rule):
-    learner = small(Finetune, net=Normed(), average=rule)
+    learner = small(Finetune, net=LinearNorm(), average=rule)
     learner.prepare((6,), torch.float32)
     for _ in range(50):
         learner.trainer.distillation.averaged.follow()
@@ -138,7 +138,7 @@ def test_the_average_counts_the_steps_of_the_optimiser():
 
 def test_bic_corrects_what_the_average_says():
     """The correction is fitted to the logits of whoever predicts."""
-    settings = {"net": Normed(), "lr": 0.05, "memory": 40, "validation": 0.5, "average": 0.9}
+    settings = {"net": LinearNorm(), "lr": 0.05, "memory": 40, "validation": 0.5, "average": 0.9}
     learner = learned(small(BiC, **settings), batches(TASKS))
     other, before = copy.deepcopy(learner), learner.correction.state_dict()
     with torch.no_grad():

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from registries import put_back
-from replaying import with_batchnorm
+from isolated_registries import isolate_registries
+from tiny_learners import with_batchnorm
 
 from onepass import ER
 from onepass.learning.memory_contents import copy_bytes
@@ -20,7 +20,7 @@ DECAY = 0.9
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """The learner below has a name while a test runs, so that it can be saved."""
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     method("remembering", paper="a test", year=0)(Remembering)
 
 
@@ -63,13 +63,13 @@ def test_a_copy_gives_the_features_of_its_own_network_without_a_gradient():
     x, y = batch(0)
     learner.learn(x, y)
     learner.new_task()
-    then = learner.trainer.evaluator.features(x).detach()
+    then = learner.trainer.eval_model.features(x).detach()
     for seed in range(4):
         learner.learn(*batch(seed, (2, 3)))
     features = learner.previous.features(x)
     torch.testing.assert_close(features, then)
     assert not features.requires_grad
-    assert not torch.allclose(learner.trainer.evaluator.features(x), then)
+    assert not torch.allclose(learner.trainer.eval_model.features(x), then)
 
 
 def test_the_previous_network_is_that_of_the_boundary():
@@ -90,7 +90,7 @@ def test_it_predicts_as_the_network_did_in_evaluation_mode():
     learner, x = made(Remembering), batch(99)[0]
     for seed in range(4):
         learner.learn(*batch(seed))
-    logits = learner.trainer.evaluator(x).detach()
+    logits = learner.trainer.eval_model(x).detach()
     learner.new_task()
     learner.learn(*batch(5, (2, 3)))
     assert torch.equal(learner.previous(x), logits)
@@ -103,7 +103,7 @@ def test_it_can_be_taken_at_the_methods_word_only():
     learner.previous.at_boundaries = False
     learner.new_task()
     assert not learner.previous.known.any()
-    learner.previous.take()
+    learner.previous.take_copy()
     assert same(weights(learner.previous.model), weights(learner.model))
 
 
@@ -111,7 +111,7 @@ def test_under_bf16_its_weights_are_cast_when_it_is_taken_and_give_the_same_logi
     learner, x = made(Remembering, precision="bf16"), batch(99)[0]
     for seed in range(3):
         learner.learn(*batch(seed))
-    logits = learner.trainer.evaluator(x).detach()
+    logits = learner.trainer.eval_model(x).detach()
     learner.new_task()
     assert learner.previous.model.body.layer.weight.dtype == torch.bfloat16
     assert learner.previous.model.body.norm.weight.dtype == torch.float32
@@ -179,7 +179,7 @@ def test_predictions_come_from_the_copy():
     by_average = learner.trainer.distillation.averaged(learner.views.normalise(x))[:, :2]
     assert torch.equal(learner.scores(x), by_average)
     assert torch.equal(learner.snapshot().scores(x), by_average)
-    assert not torch.equal(by_average, learner.trainer.evaluator(x)[:, :2])
+    assert not torch.equal(by_average, learner.trainer.eval_model(x)[:, :2])
 
 
 @pytest.mark.parametrize("make", [partial(made, Remembering), averaging])

@@ -6,15 +6,15 @@ import math
 
 import pytest
 import torch
-from replaying import BOUNDARY, Trained, batches, corners, flat, learned, small
-from selfteaching import TASKS, Normed, same, weights
+from distilling import TASKS, LinearNorm, same, weights
+from tiny_learners import BOUNDARY, Trained, batches, corners, flat, learned, small
 from torch import nn
 
 from onepass import ER, GSA, Finetune
 from onepass.base.parts import Samples
 from onepass.learning import registry
 from onepass.learning.memory_contents import copy_bytes
-from onepass.tools.forward_counter import watched
+from onepass.tools.forward_counter import record_forwards
 
 # ---- settings that change nothing
 
@@ -22,15 +22,15 @@ from onepass.tools.forward_counter import watched
 def test_no_lesson_and_no_repeat_change_no_bit():
     explicit = {"distil": 0.0, "distil_raw": True, "distil_temperature": 1.0, "repeats": 1}
     plain, other = (
-        learned(small(GSA, net=Normed(), average=0.9, **settings), batches(TASKS))
+        learned(small(GSA, net=LinearNorm(), average=0.9, **settings), batches(TASKS))
         for settings in ({}, explicit)
     )
     assert plain.state_sha256() == other.state_sha256()
 
 
 def test_without_lessons_a_step_reports_none_and_the_average_is_asked_nothing():
-    learner = learned(small(ER, net=Normed(), average=0.9), batches(TASKS))
-    with watched(Normed) as passes:
+    learner = learned(small(ER, net=LinearNorm(), average=0.9), batches(TASKS))
+    with record_forwards(LinearNorm) as passes:
         step = learner.learn(*corners([2, 3], torch.Generator()))
     assert "distil" not in step.terms
     assert [one.graded for one in passes] == [True]
@@ -39,7 +39,7 @@ def test_without_lessons_a_step_reports_none_and_the_average_is_asked_nothing():
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 def test_an_average_that_says_the_same_teaches_nothing(forwards):
     """At the first step it is the network itself; BatchNorm has the batch's statistics in both."""
-    chosen = {"net": Normed(), "forwards": forwards, "average": 0.9, "lr": 0.5}
+    chosen = {"net": LinearNorm(), "forwards": forwards, "average": 0.9, "lr": 0.5}
     plain, taught = (small(ER, distil=distil, **chosen) for distil in (0.0, 5.0))
     x, y = corners([0, 1, 2], torch.Generator().manual_seed(1))
     for learner in (plain, taught):
@@ -55,7 +55,7 @@ def test_an_average_that_says_the_same_teaches_nothing(forwards):
 
 
 def in_the_midst(**settings):
-    chosen = {"net": Normed(), "average": 0.8, "distil": 2.0, **settings}
+    chosen = {"net": LinearNorm(), "average": 0.8, "distil": 2.0, **settings}
     return learned(small(ER, **chosen), batches(TASKS))
 
 
@@ -149,7 +149,7 @@ def noted_by(learner, note):
     since the last one: what the network said, and of which samples."""
     learner.noted, expected = [], []
     note_forward, descend, gradients = (
-        learner.trainer.note,
+        learner.trainer.record_forward,
         learner.descend,
         learner.trainer.gradients,
     )
@@ -166,7 +166,7 @@ def noted_by(learner, note):
 
         return go_on
 
-    learner.trainer.note = noting_forward
+    learner.trainer.record_forward = noting_forward
     learner.descend, learner.trainer.gradients = noting_first(descend), noting_first(gradients)
     return expected
 
@@ -191,7 +191,7 @@ def test_the_lesson_is_that_of_a_second_implementation(key, settings, raw, mirro
     """On augmented images, from the first step, when the memory is empty, into the second task."""
     learner = small(
         registry.get(key).learner,
-        net=Normed(16),
+        net=LinearNorm(16),
         lr=0.5,
         augment="crop-grey",
         mirror=mirror,
@@ -266,7 +266,7 @@ def test_the_optimiser_descends_the_loss_and_the_lesson(raw):
     inputs = (x - 1) / 2
     logits = inputs @ own[0].T + own[1]
     taught = learner.trainer.distillation.averaged(inputs)[:, seen]
-    rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+    rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
     t = learner.distil_temperature
     lesson = nn.functional.kl_div(
         (logits / t).log_softmax(1), (taught / t).softmax(1), reduction="batchmean"
@@ -280,7 +280,7 @@ def test_the_optimiser_descends_the_loss_and_the_lesson(raw):
 
 def test_one_average_may_teach_and_another_predict():
     """What is taught depends on the teacher alone; what is predicted, on the average alone."""
-    settings = {"net": Normed(), "lr": 0.05, "distil": 2.0}
+    settings = {"net": LinearNorm(), "lr": 0.05, "distil": 2.0}
     both = learned(small(ER, average=0.5, distil_from=0.9, **settings), batches(TASKS))
     alone = learned(small(ER, distil_from=0.9, **settings), batches(TASKS))
     one = learned(small(ER, average=0.9, **settings), batches(TASKS))
@@ -292,7 +292,7 @@ def test_one_average_may_teach_and_another_predict():
     )
     x = corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
     assert torch.equal(both.scores(x), both.trainer.distillation.averaged(x)[:, :4])
-    assert torch.equal(alone.scores(x), alone.trainer.evaluator(x)[:, :4])
+    assert torch.equal(alone.scores(x), alone.trainer.eval_model(x)[:, :4])
     assert copy_bytes(both) == 2 * copy_bytes(one)
     assert "teaching" not in one.state_dict()["parts"], "it is saved once"
 

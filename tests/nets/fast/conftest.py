@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from onepass.nets.fast import aside, conv, parallel
+from onepass.nets.fast import conv, parallel, side_stream
 
 
 class Streams:
@@ -43,8 +43,8 @@ def streams(monkeypatch):
     made = Streams()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: made.make(made.current))
     monkeypatch.setattr(torch.cuda, "stream", made.on)
-    for module in (parallel, conv, aside):
-        monkeypatch.setattr(module, "capturing", lambda x: True)
+    for module in (parallel, conv, side_stream):
+        monkeypatch.setattr(module, "is_capturing", lambda x: True)
         monkeypatch.setattr(module, "stream_for", lambda purpose, device: made.make(purpose))
     kept = lambda tensor, stream: made.log.append(f"kept for {stream}")  # noqa: E731
     monkeypatch.setattr(Tensor, "record_stream", kept)

@@ -6,33 +6,33 @@ import torch
 from torch import nn
 
 import onepass
-from onepass.nets.fast import conv, lower, parallel
+from onepass.nets.fast import bf16_weights, conv, parallel
+from onepass.nets.fast.bf16_weights import weights_in_bf16
 from onepass.nets.fast.conv import Conv
-from onepass.nets.fast.lower import lowered
-from onepass.nets.fast.parallel import at_once
+from onepass.nets.fast.parallel import in_parallel
 
 
 def test_outside_of_a_capture_one_comes_after_the_other():
-    assert not parallel.capturing(torch.ones(2))
-    first, second = at_once(torch.ones(2), lambda x: x + 1, lambda x: x + 2)
+    assert not parallel.is_capturing(torch.ones(2))
+    first, second = in_parallel(torch.ones(2), lambda x: x + 1, lambda x: x + 2)
     assert first.tolist() == [2, 2] and second.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_the_branch_starts_after_what_was_there_and_is_waited_for(streams, several):
-    def aside(x):
-        streams.note("aside")
+    def side(x):
+        streams.note("side")
         return {"a": x + 1, "b": x + 3} if several else x + 1
 
     def main(x):
         streams.note("main")
         return x + 2
 
-    first, second = at_once(torch.ones(1), aside, main)
+    first, second = in_parallel(torch.ones(1), side, main)
     assert (first["a"] if several else first) == 2 and second == 3
     assert streams.log == [
         "branch waits for line",
-        "aside on branch",
+        "side on branch",
         "main on line",
         "line waits for branch",
         *["kept for line"] * (1 + several),
@@ -40,7 +40,7 @@ def test_the_branch_starts_after_what_was_there_and_is_waited_for(streams, sever
 
 
 def test_nothing_to_give_is_nothing_to_keep(streams):
-    assert at_once(torch.ones(1), lambda x: None, lambda x: None) == (None, None)
+    assert in_parallel(torch.ones(1), lambda x: None, lambda x: None) == (None, None)
     assert streams.log == ["branch waits for line", "line waits for branch"]
 
 
@@ -93,7 +93,7 @@ def test_otherwise_it_is_torchs_own(streams, monkeypatch, what):
     ours, _, x = both(3, 1, 8, 8)
     x.requires_grad_(what != "no gradient asked")
     if what == "not captured":
-        monkeypatch.setattr(conv, "capturing", lambda x: False)
+        monkeypatch.setattr(conv, "is_capturing", lambda x: False)
     if what == "other precision":
         with torch.autocast("cpu", torch.bfloat16):
             out = ours.float()(x.bfloat16())
@@ -114,12 +114,12 @@ def test_the_memory_is_updated_beside_the_optimiser(streams, monkeypatch):
     monkeypatch.setattr(optimizer, "step", lambda: (streams.note("optimiser"), update())[1])
     one.learn(x, [0, 1, 0, 1])
     assert streams.log == [
-        "aside waits for line",
-        "memory on aside",
+        "side waits for line",
+        "memory on side",
         "optimiser on line",
         "branch waits for line",  # the rows of the head beside the rest
         "line waits for branch",
-        "line waits for aside",
+        "line waits for side",
     ]
 
 
@@ -129,8 +129,8 @@ def test_weights_are_cast_beside_the_views(streams, monkeypatch):
     one.learn(x, [0, 1, 0, 1])
     streams.log.clear()
     views = one.views
-    cast = lambda net: (streams.note("casts"), lowered(net))[1]  # noqa: E731
-    monkeypatch.setattr(lower, "lowered", cast)
+    cast = lambda net: (streams.note("casts"), weights_in_bf16(net))[1]  # noqa: E731
+    monkeypatch.setattr(bf16_weights, "weights_in_bf16", cast)
     monkeypatch.setattr(one.trainer, "views", Noted(views, lambda: streams.note("views")))
     one.learn(x, [0, 1, 0, 1])
     assert streams.log[:4] == [
