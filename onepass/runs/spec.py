@@ -210,7 +210,7 @@ class Job:
 
     @property
     def dataset_identity(self) -> str:
-        """The dataset as results name it: its name, or the absolute path of the user's own data, as
+        """The name of the dataset, or the absolute path of the user's own data, as
         printable text."""
         return printable(str(Path(self.dataset).resolve())) if self.has_own_data else self.dataset
 
