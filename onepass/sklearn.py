@@ -173,7 +173,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Returns the state for a pickle, with the learner in the format of `learner.save`."""
         state: dict[str, Any] = super().__getstate__()
         if "learner_" in state:
-            state = {**state, "learner_": file.content(self.learner_)}
+            state = {**state, "learner_": file.checkpoint_content(self.learner_)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,7 +181,7 @@ class OnePassClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
         if "learner_" in state:
             net, augment = self._settings.get("net"), self._settings.get("augment")
-            self.learner_ = file.restored(
+            self.learner_ = file.learner_from_content(
                 state["learner_"],
                 f"the pickled {type(self).__name__}",
                 device=self._settings.get("device", "auto"),

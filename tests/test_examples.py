@@ -102,7 +102,7 @@ def test_pcr_is_the_double_loop_of_its_paper(memory, example):
         for sample, scores in zip([*x, *x], stream.logits.tolist(), strict=True):
             expected = [naive_cosine(sample.tolist(), proxy) / 0.5 for proxy in proxies]
             assert scores == pytest.approx(expected, abs=1e-5)
-        assert stream.y.tolist() == 2 * [learner.book.row_of[label] for label in y.tolist()]
+        assert stream.y.tolist() == 2 * [learner.class_index.row_of[label] for label in y.tolist()]
         assert int(replay.weight.sum()) == 2 * min(12, held)
         out = step.together
         expected = naive_pcr(out.logits.tolist(), out.y.tolist(), out.weight.tolist())

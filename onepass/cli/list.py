@@ -73,11 +73,11 @@ def list_command(
 
 
 def _method_rows() -> list[dict[str, Any]]:
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
 
     entries = []
     for info in registry.methods():
-        images = images_of(info.learner(), batch=10)
+        images = images_per_batch(info.learner(), batch=10)
         stores = _stores_of_method(info.learner)
         kept = [" + ".join(store.column_names) for store in stores]
         entries.append(

@@ -34,10 +34,10 @@ def memory_command(
     imports: Imports = None,
 ) -> None:
     """Show a learner's memory: samples per class, and the images."""
-    from onepass.learning.checkpoint.file import read, restored_to_predict
+    from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
 
-    content = read(model)
-    learner = restored_to_predict(content, str(model), device="cpu")
+    content = read_checkpoint(model)
+    learner = learner_for_predicting(content, str(model), device="cpu")
     if not learner.steps or not len(learner.kept):
         raise InputError(f"{model} holds no samples: its memory is empty, or was left out")
     kept, classes = learner.kept, learner.classes

@@ -24,7 +24,7 @@ from onepass.base.errors import InputError
 from onepass.base.parts import Step
 from onepass.base.settings import construct, parse_settings, setting_names
 from onepass.learning import execution, registry
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import stores_of
 from onepass.memory import Store
@@ -114,7 +114,7 @@ def _measure(case: BenchCase, learner: Learner) -> dict[str, Any]:
         for _ in range(BLOCKS)
     ]
     rate, bare_rate = (count / min(taken) for taken in zip(*pairs, strict=True))
-    images = images_of(learner, case.batch)
+    images = images_per_batch(learner, case.batch)
     speed = Speed(
         steps_per_second=rate,
         images_per_second=rate * (images.trained + images.scored),
@@ -187,7 +187,11 @@ def _make_bare_step(
         raise InputError(
             f"{case.method!r} trains no network in its steps: there is nothing to time"
         )
-    model, evaluator, where = learner.model, learner.trainer.evaluator, learner.trainer.torch_device
+    model, evaluator, where = (
+        learner.model,
+        learner.trainer.eval_model,
+        learner.trainer.torch_device,
+    )
     optimizer = optimisers.make_optimiser(learner.optimizer, model.parameters(), learner.lr, 0.0)
     rng = torch.Generator(where).manual_seed(0)
     most = max(recorded.images for recorded in passes)
@@ -212,7 +216,7 @@ def _make_bare_step(
         optimizer.step()
         return Step(loss.detach(), {}, ())
 
-    runner = execution.make(learner.engine, learner.traits.capturable, where, ())
+    runner = execution.make_engine(learner.engine, learner.traits.capturable, where, ())
     return lambda: runner.run(step, inputs, rows)
 
 

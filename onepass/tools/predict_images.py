@@ -11,7 +11,7 @@ import numpy as np
 from onepass.base.errors import DataError, InputError
 from onepass.data.files import Array, decode_image, name_unreadable, read_bytes
 from onepass.data.folders import SUFFIXES
-from onepass.learning.checkpoint.file import read, restored_to_predict
+from onepass.learning.checkpoint.file import learner_for_predicting, read_checkpoint
 from onepass.learning.learner import Learner
 
 BATCH = 64  # images per forward pass
@@ -38,8 +38,8 @@ def classify(model: Path, images: Path, device: str) -> Iterator[Prediction | Un
     Images are scaled to the size that the learner was trained on. Raises InputError if that was not
     on grey or colour images of eight bits.
     """
-    content = read(model)
-    learner = restored_to_predict(content, str(model), device=device)
+    content = read_checkpoint(model)
+    learner = learner_for_predicting(content, str(model), device=device)
     shape = content["state"].get("shape", [])
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(

@@ -20,8 +20,8 @@ def pets(tmp_path: Path) -> Path:
     learner = package.ER(memory=10, device="cpu", augment="none")
     pixels = torch.tensor([0, 0, 0, 255, 255], dtype=torch.uint8)
     learner.learn(pixels.view(5, 1, 1, 1).expand(5, 3, 4, 4), [0, 0, 0, 1, 1])
-    content = {**file.content(learner), "class_names": ["cat", "dog"]}
-    file.write(tmp_path / "pets.pt", content)
+    content = {**file.checkpoint_content(learner), "class_names": ["cat", "dog"]}
+    file.write_checkpoint(tmp_path / "pets.pt", content)
     return tmp_path / "pets.pt"
 
 

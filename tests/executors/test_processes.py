@@ -151,9 +151,9 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_are_watched(
     with pytest.raises(Stopped):
         run_job(jobs[1], tmp_path, checkpoint=5, listeners=[stop_after(15)])
     saved = tmp_path / jobs[1].folder_name / "checkpoint.pt"
-    content = file.read(saved)
+    content = file.read_checkpoint(saved)
     content["state"]["model"]["head.weight"] *= float("nan")
-    file.write(saved, content)
+    file.write_checkpoint(saved, content)
 
     told: list[tuple[int, Progress]] = []
     real = executors.execute_all
@@ -364,7 +364,7 @@ def test_when_the_parent_is_killed_the_workers_end_and_all_can_be_resumed(
     assert child.wait() == -signal.SIGKILL
     assert eventually(lambda: not any(is_alive(pid) for pid in at_work), 10)
     assert not all(finished(tmp_path, jobs[:2]))
-    broken = [file.read(path)["tick"]["step"] for path in saved]
+    broken = [file.read_checkpoint(path)["tick"]["step"] for path in saved]
     assert min(broken) > 0
 
     shutil.copytree(undisturbed[2].out, tmp_path / jobs[2].folder_name)
@@ -396,7 +396,7 @@ def test_an_interrupt_of_the_parent_alone_ends_the_workers_too(
     assert done.out == ""
     assert not all(finished(tmp_path, jobs))
     assert eventually(lambda: not any(is_alive(pid) for pid in at_work), 10)
-    assert all(file.read(path)["tick"]["step"] > 0 for path in saved)
+    assert all(file.read_checkpoint(path)["tick"]["step"] > 0 for path in saved)
 
 
 def test_an_interrupt_from_the_keyboard_while_workers_are_starting_is_one_line(

@@ -69,7 +69,7 @@ def ended(arguments: tuple[object, ...], out: Path) -> dict[int, tuple[Any, ...]
     for record in done.records:
         folder = Path(record["out"])
         assert file_names(folder) == FILES
-        saved = sha256(checkpoint.read(folder / "checkpoint.pt")["state"])
+        saved = sha256(checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"])
         anytime = RunFolder(folder).result().anytime_accuracy
         results = [anytime, *(record[key] for key in SAME)]
         found[record["seed"]] = (results, timeless(events(folder)), saved)

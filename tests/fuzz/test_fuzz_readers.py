@@ -261,7 +261,9 @@ def model() -> bytes:
     learner.learn(np.zeros((4, 3, 8, 8), np.uint8), np.arange(4) % 2)
     with tempfile.TemporaryDirectory() as here:
         path = Path(here) / "model.pt"
-        checkpoint.write(path, {**checkpoint.content(learner), "class_names": ["ant", "bee"]})
+        checkpoint.write_checkpoint(
+            path, {**checkpoint.checkpoint_content(learner), "class_names": ["ant", "bee"]}
+        )
         return path.read_bytes()
 
 

@@ -27,10 +27,10 @@ class TrainsAtTaskEnd(Finetune):
         rows = torch.arange(4) % len(self.classes)
         (output,) = self.forward(Samples(x, rows, torch.ones(4)))
         self.descend(cross_entropy(output, among=self.seen))
-        self.trainer.spend("task ends", ImageCount(4, 1))
+        self.trainer.count_images("task ends", ImageCount(4, 1))
 
     def scorer(self):
-        self.trainer.spend("scores", ImageCount(0, 3))
+        self.trainer.count_images("scores", ImageCount(0, 3))
         return super().scorer()
 
 

@@ -136,7 +136,7 @@ def kept_logits() -> Iterator[list[Tensor]]:
 
 def on_every_forward(learner, hook: Callable[[nn.Module, tuple, Tensor], None]) -> None:
     """A hook on the backbone of the network that trains and on that of its evaluating twin."""
-    for net in (learner.model, learner.trainer.evaluator):
+    for net in (learner.model, learner.trainer.eval_model):
         net.body.register_forward_hook(hook)
 
 
@@ -162,7 +162,7 @@ def parameters(learner, labels: list, seed: int = 0) -> Tensor:
 
 def as_samples(learner, x: Tensor, y: Tensor) -> Samples:
     """A batch as the learner's steps get it: rows of the head for labels, weight 1."""
-    rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+    rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
     return Samples(x, rows, torch.ones(len(y)))
 
 

@@ -293,7 +293,7 @@ def test_a_memory_smaller_than_the_replay_is_replayed_but_for_one():
 def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     given = taught(7, **settings)
     x, y = batch([0, 1, 1, 3, 9, 9], seed=71)
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream = as_samples(given, x, y)
     before_x, before_y = given.store.x.clone(), given.store.y.clone()
 
@@ -342,7 +342,7 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
 def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
     x, y = batch([8] * 10, seed=72)  # a new class, so all that wait are rare and valuable
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []
     monkeypatch.setattr(

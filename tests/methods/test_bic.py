@@ -213,7 +213,7 @@ def test_a_task_end_moves_no_parameter_and_corrects_the_logits_of_new_classes_on
 def test_it_is_the_fit_of_raw_held_out_samples_among_seen_classes():
     learner = tasks(bic(validation=0.3, memory=40), 3)
     held = int(learner.held_out.size)
-    logits = learner.trainer.evaluator(learner.held_out.x[:held]).detach()[:, :6]
+    logits = learner.trainer.eval_model(learner.held_out.x[:held]).detach()[:, :6]
     a, b = fit_correction(logits, learner.held_out.y[:held], torch.arange(6) >= 4, 0.1)
     assert float(learner.correction.factor[5]) == pytest.approx(a, rel=1e-5)
     assert float(learner.correction.shift[5]) == pytest.approx(b, rel=1e-5)
@@ -227,7 +227,7 @@ def test_it_is_discarded_at_the_boundary_and_lives_on_in_what_is_taught():
     assert torch.equal(correction.taught_factor, fit[0])
     assert torch.equal(correction.taught_shift, fit[1])
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
-    torch.testing.assert_close(learner.scores(x), learner.trainer.evaluator(x).detach()[:, :4])
+    torch.testing.assert_close(learner.scores(x), learner.trainer.eval_model(x).detach()[:, :4])
 
 
 def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
@@ -237,7 +237,7 @@ def test_neither_the_first_task_nor_one_with_nothing_held_out_is_corrected():
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):
         assert learner.trainer.image_counts == {}
-        expected = learner.trainer.evaluator(x).detach()[:, : len(learner.classes)]
+        expected = learner.trainer.eval_model(x).detach()[:, : len(learner.classes)]
         torch.testing.assert_close(learner.scores(x), expected)
 
 

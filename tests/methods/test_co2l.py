@@ -121,7 +121,7 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
             step = learner.learn(*item)
         z, held = (F.normalize(one) for one in found)
         times = 2 * learner.views_per_sample
-        rows = torch.tensor([learner.book.row_of[label] for label in item[1].tolist()])
+        rows = torch.tensor([learner.class_index.row_of[label] for label in item[1].tolist()])
         y = torch.cat([rows, drawn[-1].y]).repeat(times)
         weight = torch.cat([torch.ones(len(rows)), drawn[-1].weight]).repeat(times)
         assert len(z) == len(y)
@@ -144,7 +144,7 @@ def test_in_the_first_task_it_is_scr_but_for_a_factor():
     learner.prepare((6,), torch.float32)
     learner.store.add(*first)
     learner.trainer.add_rows(0, 3)
-    learner.book.enter([0, 1, 2])
+    learner.class_index.enter([0, 1, 2])
     learner.model.load_state_dict(other.model.state_dict())
     got, expected = learner.learn(*second).loss, other.learn(*second).loss
     torch.testing.assert_close(got, 0.2 / 0.07 * expected)

@@ -48,7 +48,7 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
             learner.new_task()
             continue
         step = learner.learn(*item)
-        present = {learner.book.row_of[label] for label in item[1].tolist()}
+        present = {learner.class_index.row_of[label] for label in item[1].tolist()}
         seen |= present
         stream, replay = step.outputs
         expected = {
@@ -68,7 +68,7 @@ def test_mirror_images_are_samples_like_any_other():
         step = learner.learn(images, y)
         stream, replay = step.outputs
         assert (len(stream.y), len(replay.y)) == (2 * len(y), 24)
-        rows = {learner.book.row_of[label] for label in y.tolist()}
+        rows = {learner.class_index.row_of[label] for label in y.tolist()}
         expected = naive_cross_entropy(stream, rows) + naive_cross_entropy(replay, {0, 1, 2})
         assert step.loss.item() == pytest.approx(expected, rel=1e-5)
 
@@ -82,7 +82,7 @@ def test_stream_samples_leave_the_rows_of_absent_classes_alone():
         with kept_logits() as kept:
             learner.learn(*item)
         stream, _ = kept  # two forwards: the reference has them separate
-        present = {learner.book.row_of[label] for label in item[1].tolist()}
+        present = {learner.class_index.row_of[label] for label in item[1].tolist()}
         touched = set(stream.grad.abs().sum(dim=0).nonzero().flatten().tolist())
         assert touched == (present if len(present) > 1 else set())
 

@@ -243,7 +243,7 @@ def followed(learner: ERAML, items: Iterator) -> Iterator[Followed]:
         held = int(learner.store.size)
         at = learner.store.x[:held].clone(), learner.store.y[:held].tolist()
         step = learner.learn(x, y)
-        rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+        rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
         seen |= set(rows.tolist())
         stored = [*zip(at[0], at[1], strict=True), *zip(x, rows.tolist(), strict=True)]
         yield Followed(

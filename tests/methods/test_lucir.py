@@ -145,7 +145,7 @@ def test_logits_are_cosines_times_a_number_that_is_trained():
     assert isinstance(head, ScaledCosineHead)
     assert float(head.scale.detach()) != 1 and head.scale.grad is not None
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
-    features = learner.trainer.evaluator.features(x)
+    features = learner.trainer.eval_model.features(x)
     for one, scores in zip(features, learner.scores(x), strict=True):
         rows = head.weight.detach()[:3].tolist()
         expected = [float(head.scale.detach()) * cosine(one.tolist(), row) for row in rows]
@@ -225,7 +225,7 @@ def imprinted(**settings: object) -> Imprinted:
     learned(learner, [*batches(FIRST), BOUNDARY])
     before = learner.model.head.weight.detach().clone()
     x, y = next(batches([[3, 4, 3, 1, 3]], seed=8))
-    features = learner.trainer.evaluator.features(x).detach()
+    features = learner.trainer.eval_model.features(x).detach()
     step = learner.learn(x, y)
     return Imprinted(learner, step, features, before, learner.model.head.weight.detach().clone())
 

@@ -322,7 +322,7 @@ def test_similarities_are_with_the_projection_and_a_window_that_changes():
 def test_stream_and_memory_have_windows_of_their_own():
     learner = in_the_second_task(ocm(net="mlp", rotations=1, replay=4, lr=1e-9))
     x, y = images_of([2, 2], 1)
-    learner.store.x[:], learner.store.y[:] = x[:1], learner.book.row_of[2]
+    learner.store.x[:], learner.store.y[:] = x[:1], learner.class_index.row_of[2]
     with recorded(learner) as kept:
         learner.learn(x[:1], y[:1])
     ((_, (new, held)),) = kept["embedded"]
@@ -341,7 +341,7 @@ def test_a_window_lies_inside_the_features(monkeypatch):
 
     x, y = images_of([0, 1], 1)
     learner.learn(x, y)
-    features = F.normalize(learner.trainer.evaluator.features(learner.views.normalise(x)))
+    features = F.normalize(learner.trainer.eval_model.features(learner.views.normalise(x)))
     monkeypatch.setattr(ocm_module.torch, "randint", last)
     with recorded(learner) as kept:
         learner.learn(x, y)

@@ -70,7 +70,7 @@ def seen_by(*modules: nn.Module):
 
 def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
     """The backbone that trains and its evaluating twin."""
-    return learner.model.body, learner.trainer.evaluator.body
+    return learner.model.body, learner.trainer.eval_model.body
 
 
 @contextmanager

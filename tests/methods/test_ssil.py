@@ -119,7 +119,7 @@ def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         known = set().union(*tasks)
-        tasks[-1] |= {learner.book.row_of[label] for label in item[1].tolist()} - known
+        tasks[-1] |= {learner.class_index.row_of[label] for label in item[1].tolist()} - known
         # mirror images lie behind all samples; a step reports them with their own batch
         sizes = [len(item[1]), learner.replay]
         views = torch.cat(learner.views.cut(shown[-1], sizes))
@@ -226,7 +226,7 @@ def test_distillation_holds_what_the_previous_network_said_within_a_task():
         views = torch.cat([x for x, _ in items[11:]])
         now, then = (
             net(views)[:, :2].softmax(dim=1)
-            for net in (learner.trainer.evaluator, learner.previous)
+            for net in (learner.trainer.eval_model, learner.previous)
         )
         return float(F.mse_loss(now, then).detach())
 

@@ -47,7 +47,7 @@ LONG_COMMAND = (
 def step_of(folder: Path) -> int:
     """How far the last whole checkpoint had come."""
     path = folder / "checkpoint.pt"
-    return checkpoint.read(path)["tick"]["step"] if path.exists() else 0
+    return checkpoint.read_checkpoint(path)["tick"]["step"] if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,9 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
         assert getattr(result, key) == getattr(whole, key), key
     one, other = Path(whole.out), Path(result.out)
     assert timeless(events(one)) == timeless(events(other))
-    saved = [checkpoint.read(folder / "checkpoint.pt")["state"] for folder in (one, other)]
+    saved = [
+        checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)
+    ]
     assert_equal(*saved)
     assert {"model", "optimizer", "parts", "generators", "book", "new"} <= set(saved[0])
 
@@ -289,7 +291,7 @@ def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
     folder = tmp_path / job.folder_name
-    before = checkpoint.read(folder / "checkpoint.pt")["tick"]["seconds"]
+    before = checkpoint.read_checkpoint(folder / "checkpoint.pt")["tick"]["seconds"]
     result = run_job(job, tmp_path, resume=True)
     seconds = [event["seconds"] for event in events(folder)]
     assert seconds == sorted(seconds)
@@ -462,7 +464,7 @@ def test_lines_that_changed_since_the_checkpoint_stop_the_run_from_going_on(
 def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again(
     stopped: Path,
 ) -> None:
-    files = checkpoint.read(stopped / "checkpoint.pt")["files"]
+    files = checkpoint.read_checkpoint(stopped / "checkpoint.pt")["files"]
     files = {key: extent for key, extent in files.items() if extent["bytes"]}
     assert files.keys() == {"events", "balance"}
     seen = {}
@@ -488,9 +490,9 @@ def test_a_checkpoint_holds_no_lines_however_many_there_are(stopped: Path) -> No
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_and_says_so(stopped: Path) -> None:
     path = stopped / "checkpoint.pt"
-    content = checkpoint.read(path)
+    content = checkpoint.read_checkpoint(path)
     del content["files"]
-    checkpoint.write(path, {**content, "lines": {"events": []}})
+    checkpoint.write_checkpoint(path, {**content, "lines": {"events": []}})
     job = Job("er", "synthetic", device="cpu", probes=("balance",))
     with untouched(stopped), pytest.raises(CheckpointError, match=f"^{path} .* earlier version"):
         run_job(job, stopped.parent, resume=True)

@@ -24,7 +24,9 @@ def model(tmp_path_factory):
     for first in range(0, 40, 10):
         learner.learn(x[first : first + 10], y[first : first + 10])
     path = tmp_path_factory.mktemp("model") / "model.pt"
-    file.write(path, {**file.content(learner), "class_names": ["above", "below"]})
+    file.write_checkpoint(
+        path, {**file.checkpoint_content(learner), "class_names": ["above", "below"]}
+    )
     return path
 
 
@@ -78,13 +80,13 @@ def test_another_format_is_told_in_a_line_that_names_the_file(model, tmp_path):
     (tmp_path / "a.png").write_bytes(formats.encode(DARK_ABOVE, "EPS"))
     done = onepass("predict", model, tmp_path)
     assert (done.status, done.out) == (2, "")
-    assert str(tmp_path / "a.png") in done.error and "of no known kind" in done.error
+    assert str(tmp_path / "a.png") in done.error and "its format is unknown" in done.error
 
 
 @pytest.mark.parametrize("names", [["above"], "ab", [1, 2], {"0": "above", "1": "below"}])
 def test_class_names_that_do_not_fit_are_told_with_their_checkpoint(model, tmp_path, names):
     path = tmp_path / "model.pt"
-    file.write(path, {**file.read(model), "class_names": names})
+    file.write_checkpoint(path, {**file.read_checkpoint(model), "class_names": names})
     (tmp_path / "1.png").write_bytes(formats.encode(DARK_ABOVE))
     done = onepass("predict", path, tmp_path)
     assert done.status == 2 and str(path) in done.error

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from onepass.base.parts import ImageCount
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.learning.learner import Learner
 from onepass.learning.memory_contents import copy_bytes, memory_bytes, stores_of
 from onepass.streams import ClassIncremental, Stream
@@ -58,7 +58,7 @@ def _expect_declared_images(learner: Learner, stream: Stream, index: int) -> Non
         trained=sum(recorded.images for recorded in passes if recorded.graded),
         scored=sum(recorded.images for recorded in passes if not recorded.graded),
     )
-    declared = images_of(learner, len(stream.indices(index)))
+    declared = images_per_batch(learner, len(stream.indices(index)))
     expect_that(
         found == declared, f"the declared {declared} of a step", f"{found} counted", "cost step"
     )
@@ -183,7 +183,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
     for stop in (1, 12):
         learner = teach(make_learner(method, device="cpu"), stream, last=stop)
         x, y = stream.batch(stop)
-        rows = learner._admit(y.tolist())
+        rows = learner._assign_rows(y.tolist())
         mode = FakeTensorMode()
         clones = {id(rng): rng.clone_state() for rng in learner.trainer.rngs.values()}
         with FakeCopyMode(mode):
@@ -191,7 +191,7 @@ def the_step_stays_on_the_device(method: Method) -> None:
         fake.trainer.optimizer = _NoOptimizer()  # type: ignore[assignment]
         try:
             with mode:
-                fake.trainer.once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
+                fake.trainer.run_once(fake.step, mode.from_tensor(x), mode.from_tensor(rows))
         except (DataDependentOutputException, DynamicOutputShapeException) as problem:
             wanted = "a step without a shape, or a value on the host, that depends on data"
             raise ExpectationError(wanted, problem.func, "step") from problem
@@ -236,10 +236,10 @@ def the_step_never_waits(method: Method) -> None:
     stream = small_stream().on(torch.device("cuda"))
     learner = teach(make_learner(method, device="cuda", engine="eager"), stream, last=12)
     x, y = stream.batch(12)
-    rows = learner._admit(y.tolist())
+    rows = learner._assign_rows(y.tolist())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        learner.trainer.once(learner.step, x, rows)
+        learner.trainer.run_once(learner.step, x, rows)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

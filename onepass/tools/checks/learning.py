@@ -85,7 +85,7 @@ def large_logits_do_no_harm(method: Method) -> None:
     learner = teach(make_learner(method), stream, last=12)
     x, y = stream.batch(12)
     with torch.no_grad():
-        logits = learner.trainer.evaluator(
+        logits = learner.trainer.eval_model(
             learner.views.normalise(x.to(learner.trainer.torch_device))
         )
         learner.model.head.weight.mul_(1e4 / logits.abs().max())

@@ -270,7 +270,7 @@ def test_an_audience_of_nobody_is_content() -> None:
 @pytest.mark.parametrize("key", ["a/b", "", ".."])
 def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
     named = type("Named", (Listener,), {"key": key})
-    with pytest.raises(InputError, match="names a file"):
+    with pytest.raises(InputError, match="usable as a file name"):
         run_job(JOB, tmp_path, listeners=[named()])
     assert not list(tmp_path.iterdir())
 
@@ -278,14 +278,14 @@ def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_p
 def test_slow_checkpoints_are_written_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = [], file.write
+    written, write = [], file.write_checkpoint
 
     def slowly(path: Path, content: dict) -> None:
         time.sleep(0.02)
         written.append(path)
         write(path, content)
 
-    monkeypatch.setattr(file, "write", slowly)
+    monkeypatch.setattr(file, "write_checkpoint", slowly)
     monkeypatch.setattr(onepass.runs.recorder, "SECONDS_BETWEEN", 0.0)
     result = run_job(JOB, tmp_path)
     assert 1 <= len(written) <= 2 + result.seconds / (10 * 0.02)

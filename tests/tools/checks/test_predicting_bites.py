@@ -59,7 +59,7 @@ class Asking(nn.Module):
         super().__init__()
 
         def ask(x):
-            return learner.trainer.evaluator(x)
+            return learner.trainer.eval_model(x)
 
         self.ask = ask
 
@@ -99,7 +99,7 @@ class StopsLearning(ER):
 @breaks("the_average_predicts", "found scores that come from the network that trains")
 class PredictsItself(ER):
     def scorer(self):
-        return self.trainer.evaluator
+        return self.trainer.eval_model
 
 
 @BROKEN.each
