@@ -160,7 +160,7 @@ def test_data_and_runs_that_moved_together_go_on(name: str, tmp_path: Path) -> N
     moved = own(there / "data" / name)
     following = RecordingListener()
     result = run_job(moved, there / "runs", resume=True, listeners=[following])
-    assert following.told[0] == ("started", 10)
+    assert following.calls[0] == ("started", 10)
     assert values_of(result, SAME) == values_of(whole, SAME)
     assert len(list((there / "runs").iterdir())) == 1
     again = run_job(moved, there / "runs", resume=True, listeners=[stop_after(1)])
