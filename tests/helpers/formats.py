@@ -98,7 +98,7 @@ def _opcodes(value: Any) -> bytes:
     if isinstance(value, int):
         return b"K" + bytes([value]) if 0 <= value < 256 else b"J" + struct.pack("<i", value)
     if isinstance(value, dict):
-        items = b"".join(_opcodes(one) for pair in value.items() for one in pair)
+        items = b"".join(_opcodes(entry) for pair in value.items() for entry in pair)
         return b"}(" + items + b"u"
     if isinstance(value, list | tuple):
         start, end = (b"](", b"e") if isinstance(value, list) else (b"(", b"t")

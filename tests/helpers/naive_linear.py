@@ -79,7 +79,7 @@ def naive_steps(learner, name: str) -> Iterator[NaiveStep]:
 
 def mean_loss(theta: Weights, samples: Labelled, seen: set[int]) -> float:
     """Returns the mean loss, 0 if there are no samples."""
-    return sum(loss(theta, *one, seen) for one in samples) / max(len(samples), 1)
+    return sum(loss(theta, *entry, seen) for entry in samples) / max(len(samples), 1)
 
 
 def vectors(count: int, seed: int = 7) -> Tensor:
@@ -132,7 +132,9 @@ def gradient(theta: Weights, samples: Labelled, seen: set[int]) -> Weights:
 
 
 def dot(a: Weights, b: Weights) -> float:
-    return sum(p * q for one, two in zip(a, b, strict=True) for p, q in zip(one, two, strict=True))
+    return sum(
+        p * q for entry, two in zip(a, b, strict=True) for p, q in zip(entry, two, strict=True)
+    )
 
 
 def add_scaled(a: Weights, b: Weights, factor: float) -> Weights:

@@ -100,7 +100,8 @@ def random_batches(
     source = torch.Generator().manual_seed(99)
     labels = torch.randint(classes, (count, size), generator=source).tolist()
     return [
-        corners(one, torch.Generator().manual_seed(seed), apart) for seed, one in enumerate(labels)
+        corners(entry, torch.Generator().manual_seed(seed), apart)
+        for seed, entry in enumerate(labels)
     ]
 
 
@@ -154,7 +155,7 @@ def double(values: object) -> Tensor:
 
 
 def flat(learner) -> Tensor:
-    return torch.cat([one.detach().flatten() for one in learner.model.parameters()])
+    return torch.cat([entry.detach().flatten() for entry in learner.model.parameters()])
 
 
 def parameters(learner, labels: list, seed: int = 0) -> Tensor:
