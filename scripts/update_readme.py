@@ -1,9 +1,9 @@
-"""Puts the table of finished runs into README.md, between its two marks: a row for every method.
+"""Replaces the table of all methods in README.md, between its two marks, from finished runs.
 
     python scripts/update_readme.py RUNS [README]
 
-Run by `make table`; no row is written by hand. References that need all classes at once come last,
-the others in the order of their years, and a remark says what a row's numbers do not show.
+`make table` runs it; no row is written by hand. Methods stand in the order of their years, and
+references that need all classes at once come last.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from onepass.report.table import Table, markdown
 from onepass.runs.query import results as read
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-HIDDEN = ("variant", "dataset", "steps/s")  # with the method; the same for all; of one machine
+# The variant stands with the method, the dataset is the same for all, and steps/s is that of one
+# machine.
+HIDDEN = ("variant", "dataset", "steps/s")
 
 
 def remark(info: MethodInfo) -> str:
-    """What makes a method's row not comparable with the others, from what it says of itself."""
+    """Returns why the method's row is not comparable with the others, or nothing."""
     if info.one_task:
         return " (all classes at once, not online)"
     if info.learner.traits.trains_to_score:
@@ -32,9 +34,10 @@ def remark(info: MethodInfo) -> str:
 
 
 def table(runs: Path) -> str:
+    """Returns the table of all runs in a folder, as markdown."""
     infos = {info.key: info for info in registry.methods()}
 
-    def place(row: list[str]) -> tuple[bool, int, str]:
+    def order(row: list[str]) -> tuple[bool, int, str]:
         info = infos[row[0]]
         return info.one_task, info.year, info.key
 
@@ -42,23 +45,23 @@ def table(runs: Path) -> str:
         variant = row[header.index("variant")] if "variant" in header else ""
         return row[0] + (f" ({variant})" if variant else "") + remark(infos[row[0]])
 
-    made = make_table(summarise(read(runs)))
-    header = made.header
+    full = make_table(summarise(read(runs)))
+    header = full.header
     shown = [column for column, name in enumerate(header) if name not in HIDDEN]
-    lines = [
-        [name(line), *(str(line[column]) for column in shown[1:])]  # nothing in bold
-        for line in sorted(made.body, key=place)
+    rows = [
+        [name(row), *(str(row[column]) for column in shown[1:])]  # `str`: nothing in bold
+        for row in sorted(full.body, key=order)
     ]
-    return markdown(Table([header[column] for column in shown], lines))
+    return markdown(Table([header[column] for column in shown], rows, above=full.above))
 
 
-def updated(text: str, made: str) -> str:
-    """A document with another table between its marks, and the rest as it was."""
+def updated(text: str, new: str) -> str:
+    """Returns a document with a new table between its marks."""
     above, begin, rest = text.partition(BEGIN)
     _, end, below = rest.partition(END)
     if not (begin and end):
-        raise SystemExit(f"no table to replace: {BEGIN.strip()} and {END.strip()} are not there")
-    return f"{above}{begin}\n{made}\n{end}{below}"
+        raise SystemExit(f"no table to replace: the marks {BEGIN.strip()} and {END.strip()} lack")
+    return f"{above}{begin}\n{new}\n{end}{below}"
 
 
 def main(runs: str, readme: str = "README.md") -> None:

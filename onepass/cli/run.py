@@ -285,6 +285,8 @@ def _execute_all(
 
 def _show(results: list[Result], out: Path, columns: list[str]) -> None:
     shown = layout.make_table(rows.summarise(results), columns=columns)
+    if shown.above:
+        say(shown.above)
     terminal_table.show(shown.header, shown.body)
     if len(results) == 1:
         say(f"run folder  {results[0].out}")

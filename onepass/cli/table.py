@@ -134,7 +134,7 @@ def _print(made: Table, format_: str) -> None:
     if format_ != TEXT:
         typer.echo(FORMATS[format_](made), nl=False)
         return
-    if made.title:
-        say(made.title)
+    for text in filter(None, [made.title, made.above]):
+        say(text)
     terminal_table.show(made.names, [[plain_cell(cell) for cell in row] for row in made.body])
     terminal_table.show([], [[note] for note in plain_notes(made)])

@@ -159,7 +159,7 @@ def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | Non
         [list(row) for row in zip(shown, *columns, strict=True)],
         groups=["", *(f"M={memory}" for memory in memories for _ in names)],
         title=f"{dataset}, {CATALOGUE[dataset].tasks} tasks: {cells.metric}",
-        parts=[len(own)] if more else [],
+        rules=[len(own)] if more else [],
         notes=[
             *letters.notes,
             *_notes(cells, printed),

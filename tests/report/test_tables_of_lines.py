@@ -313,8 +313,8 @@ def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> No
     looked_at = {"scores": {"trained": 0, "scored": 9}, "task ends": {"trained": 9, "scored": 0}}
     file = written(tmp_path / "a.jsonl", *lines, told("scr", 0, 9.0, images_beside_steps=looked_at))
     said = (
-        "gdumb also trains when it is scored, which is not counted here: in a run "
-        "28 672 to 258 048 images, 4.2 to 60.0 s with the scores.\n"
+        "gdumb also trains each time it is scored. The columns above leave that out. "
+        "In a run it is 28 672 to 258 048 images, and 4.2 to 60.0 s with the scoring.\n"
     )
     for columns in ("method,memory,seconds", "method,memory,passes/sample"):
         for pivot in ((), ("--pivot", "memory")):
