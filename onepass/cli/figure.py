@@ -93,7 +93,7 @@ def figure(
     elif what in PAPER_FIGURES:
         from onepass.gsa_paper import figures as paper_figures
 
-        typer.echo(paper_figures.drawn(what, results, output))
+        typer.echo(paper_figures.draw_paper_figure(what, results, output))
     else:
         whole = data.load(
             dataset,

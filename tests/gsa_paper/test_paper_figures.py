@@ -120,14 +120,14 @@ OTHERS = "Not of the paper's protocol, which is er with"
 def test_runs_of_another_kind_than_the_papers_are_named_below_the_verdicts(runs, tmp_path):
     results, output = read(runs), tmp_path / "one.png"
     by_protocol = [one for one in results if one.method == "er"]
-    assert OTHERS not in paper_figures.drawn("fig1", by_protocol, output)
+    assert OTHERS not in paper_figures.draw_paper_figure("fig1", by_protocol, output)
     adam = "synthetic, M=100, adam:"
     gsa = f"{adam} gsa; {adam} gsa weights=none"
     renamed = [replace(one, method="lwf") for one in by_protocol]
     told = f"{OTHERS} replay=10 balanced=none: {gsa}; {adam} lwf replay=10.\n"
-    assert told in paper_figures.drawn("fig1", [*results, *renamed], output)
+    assert told in paper_figures.draw_paper_figure("fig1", [*results, *renamed], output)
     told = f"{OTHERS} balanced=20: {adam} er replay=10; {gsa}.\n"
-    assert told in paper_figures.drawn("fig3", results, output)
+    assert told in paper_figures.draw_paper_figure("fig3", results, output)
 
 
 @pytest.fixture
@@ -391,7 +391,7 @@ def test_a_damaged_line_of_a_probe_is_named(runs, tmp_path):
     for content, said in (
         ("{half", "balance.jsonl is damaged"),
         ('{"task": 0}\n', "balance.jsonl is damaged: a line has no a_pn"),
-        ("".join(whole[:-1]), "balance.jsonl tells of 4 tasks, and the run had 5"),
+        ("".join(whole[:-1]), "balance.jsonl has 4 tasks, and the run had 5"),
     ):
         copy.joinpath("balance.jsonl").write_text(content)
         done = onepass("figure", "fig1", copy, "-o", tmp_path / "one.png")

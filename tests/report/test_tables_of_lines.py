@@ -320,7 +320,7 @@ def test_training_for_scores_is_told_where_costs_are_shown(tmp_path: Path) -> No
         for pivot in ((), ("--pivot", "memory")):
             assert said in onepass("table", file, "--columns", columns, *pivot).out
     one = onepass("table", file, "--where", "memory=100").out
-    assert "in a run 28 672 images, 4.2 s with the scores.\n" in one
+    assert "In a run it is 28 672 images, and 4.2 s with the scoring.\n" in one
     for asked in (("--columns", "method,memory,accuracy"), ("--where", "method=scr")):
         assert "also trains" not in onepass("table", file, *asked).out
 
