@@ -114,7 +114,7 @@ def test_joint_training_which_has_no_memory_has_one_column(runs, tmp_path):
     assert columns == {"synthetic, adam: joint"}
 
 
-OTHERS = "Not of the paper's protocol, which is er with"
+OTHERS = "Not the paper's protocol, which is er with"
 
 
 def test_runs_of_another_kind_than_the_papers_are_named_below_the_verdicts(runs, tmp_path):
@@ -241,7 +241,7 @@ def test_runs_that_nobody_watched_are_left_out_and_counted(runs, tmp_path):
         onepass("figure", "fig1", *folders, "-o", tmp_path / "one.png")
         for folders in ((runs, tmp_path), (runs,))
     )
-    told = "Left out, since they were run without --probe balance: 1 of 6 runs."
+    told = "Left out, because they ran without --probe balance: 1 of 6 runs."
     assert told in both.out and "Left out" not in alone.out
     assert both.out.replace(f"{told}\n\n", "") == alone.out
 

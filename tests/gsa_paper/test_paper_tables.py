@@ -162,7 +162,7 @@ def test_table_3_takes_parts_away_and_tests_them_against_the_whole(tmp_path: Pat
     assert ours.endswith("28.5 ± 0.5 (3)")
     assert p.split()[-2] == "0.035"  # differences 1, 1.5 and 2: t = 5.196, two degrees of freedom
     assert "12.7 ± 0.2" in theirs
-    assert "1 of the paper's 5 cells were run" in done.out
+    assert "We ran 1 of the paper's 5 cells" in done.out
 
 
 def test_paired_tests_stand_in_the_papers_table_if_they_are_asked_for(tmp_path: Path) -> None:
