@@ -127,7 +127,7 @@ class WeightAverage(Copy):
     network changes less and less, but never more than 1000, since classes go on arriving.
     rate_t = max(4 / (4 + s), 1 / 1000) for `arrivals`: it spans a quarter of the s steps since a
     class last arrived, so that whoever is new is known soon.
-    (Measured in results/averages-cifar100.md and results/best.md.)
+    (Measured in results/archive/averages-cifar100.md and results/best.md.)
     BatchNorm's statistics are averaged as weights are; any other buffer is the network's: nobody
     knows what it means, and a mask of infinities has no mean.
     """

@@ -4,7 +4,7 @@ paper, what the released code does, and ablations.
 `objective` is `GSA.by_the_paper` with a place for each of them; a learner uses it as soon as one of
 them is not as in `PAPER`. They were compared with the paper's letter on CIFAR100:
 
-    forwards, statistics, new_classes    readings         results/readings-cifar100.md
+    forwards, statistics, new_classes    readings         results/archive/readings-cifar100.md
     update                               a reading        not measured
     current                              released code    results/tuning-cifar100.md
     current with even                    a footnote       results/tables/ablations.md
