@@ -339,3 +339,32 @@ def test_the_best_and_the_second_stand_out_among_those_that_learned_the_same(
         "& 90.0 &",
     ):
         assert shown in text
+
+
+def test_words_that_all_rows_share_stand_above_the_table(tmp_path: Path) -> None:
+    variants = ("precision=bf16", "lr=1 precision=bf16")
+    file = written(tmp_path / "a.jsonl", *(told("er", 0, 9.0, variant=text) for text in variants))
+    assert onepass("table", file).out.startswith("All rows: precision=bf16\n")
+    markdown = onepass("table", file, "--columns", "method,variant", "--format", "markdown").out
+    assert markdown.startswith("All rows: precision=bf16\n\n| method | variant |\n")
+    assert "| er |  |\n| er | lr=1 |\n" in markdown
+    latex = onepass("table", file, "--format", "latex").out
+    assert latex.startswith("{\\footnotesize All rows: precision=bf16\\par\\smallskip}\n\\begin")
+    in_csv = [row["variant"] for row in rows(onepass("table", file, "--format", "csv").out)]
+    assert in_csv == list(variants)
+
+
+def test_a_table_of_one_row_or_without_variants_has_nothing_above_it(tmp_path: Path) -> None:
+    lines = [told(name, 0, 9.0, variant="precision=bf16") for name in ("er", "gsa")]
+    assert "All rows" not in onepass("table", written(tmp_path / "a.jsonl", lines[0])).out
+    both = written(tmp_path / "b.jsonl", *lines)
+    assert "All rows" not in onepass("table", both, "--columns", "method,accuracy").out
+    assert "variant" not in onepass("table", both).out.replace("All rows", "")
+
+
+def test_the_pivot_does_not_stand_above_the_table(tmp_path: Path) -> None:
+    streams = ("lr=1 stream=long-tail", "lr=1 stream=long-tail tasks=2")
+    file = written(tmp_path / "a.jsonl", *(told("er", 0, 9.0, variant=text) for text in streams))
+    found = onepass("table", file, "--pivot", "stream", "--format", "markdown").out
+    assert found.startswith("All rows: lr=1\n")
+    assert "long-tail accuracy" in found and "| tasks=2 |" in found
