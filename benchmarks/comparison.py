@@ -26,8 +26,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from onepass.base.devices import resolve
-from onepass.executors.processes.cuda_mps import sharing
+from onepass.base.devices import resolve_device
+from onepass.executors.processes.cuda_mps import cuda_mps_service
 from onepass.report.layout import format_p_value
 from onepass.report.rows import Spread
 from onepass.report.significance import compare_paired
@@ -86,7 +86,7 @@ def carry_out(runs: Iterable[Line], file: Path, jobs: int, device: str) -> None:
             lines.write(done.stdout)
         print(f"{run['method']} {' '.join(pairs)} seed {run['seed']}", file=sys.stderr)
 
-    with sharing(resolve(device).type), ThreadPoolExecutor(jobs) as pool:
+    with cuda_mps_service(resolve_device(device).type), ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, wanted))
 
 

@@ -39,7 +39,7 @@ def accuracies_by_preset() -> dict[str, dict[str, list[float]]]:
     by_method: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in FILES:
         here: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for result in lines.read(RESULTS / f"{name}.jsonl"):
+        for result in lines.read_results(RESULTS / f"{name}.jsonl"):
             chosen = result.variant.without(*IGNORED)
             preset = chosen.get("preset", "common")
             ours = result.dataset == "cifar100" and result.memory == 1000

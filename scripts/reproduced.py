@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onepass.gsa_paper.tables import long_table
 from onepass.report.table import Table, markdown
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 
 RESULTS = Path(__file__).parents[1] / "results" / "lines"
 CLOSE = 3.0  # points

@@ -39,7 +39,7 @@ def plan_runs(
     planned = {}
     for priority, name in enumerate(EXPERIMENTS):
         file = _file(name, dataset)
-        entries = sweep_file.read(file, device=device, data_root=data_root)
+        entries = sweep_file.read_sweep_file(file, device=device, data_root=data_root)
         jobs = _on_dataset(dataset, [entry.job for entry in entries])
         wanted = [job for job in jobs if job.seed < seeds and (costly or job.method not in COSTLY)]
         planned[name] = sweep_file.without_repeats([PlannedRun(job, priority) for job in wanted])

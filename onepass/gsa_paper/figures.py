@@ -18,8 +18,8 @@ from matplotlib.ticker import MaxNLocator
 
 from onepass.base.errors import InputError, OnepassError, RunError
 from onepass.base.fileio import write_text
-from onepass.base.settings import as_text
-from onepass.base.text import plain
+from onepass.base.settings import format_setting
+from onepass.base.text import printable
 from onepass.gsa_paper import claims, proposition
 from onepass.gsa_paper.claims import Claim, Observation, Trio
 from onepass.gsa_paper.rates import GradientRates, has_probe_lines, mean_of_finite
@@ -292,7 +292,9 @@ def _judge_all(
 
 
 def _protocol(what: str) -> str:
-    settings = " ".join(f"{name}={as_text(value)}" for name, value in PROTOCOLS[what].items())
+    settings = " ".join(
+        f"{name}={format_setting(value)}" for name, value in PROTOCOLS[what].items()
+    )
     return f"er with {settings}"
 
 
@@ -312,7 +314,7 @@ def _trios(results: Sequence[Result]) -> dict[str, list[Trio]]:
             if joint.setdefault(result.seed, course := GradientRates(result)) is not course:
                 raise InputError(f"there are two runs of joint training with seed {result.seed}")
         elif (kind := str(result.settings.get("weights"))) in kinds:
-            name = plain(f"{result.method} {result.variant.without('weights')}".rstrip())
+            name = printable(f"{result.method} {result.variant.without('weights')}".rstrip())
             of_kind = kinds[kind].setdefault(name, {})
             if of_kind.setdefault(result.seed, course := GradientRates(result)) is not course:
                 raise InputError(f"there are two runs of {name} with seed {result.seed}")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from onepass.base import devices
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.settings import check
+from onepass.base.settings import expect_type
 from onepass.executors import RunOptions
 from onepass.gsa_paper import experiments
-from onepass.sweeps.run import SweepListener, SweptRun, complete
+from onepass.sweeps.run import SweepListener, SweptRun, complete_runs
 from onepass.sweeps.sweep_file import PlannedRun
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def paper(
     name = dataset or QUICK
     if name not in experiments.MEMORY_SIZES:
         raise UnknownNameError("value of --dataset", name, experiments.MEMORY_SIZES)
-    check("seeds", seeds, int)
+    expect_type("seeds", seeds, int)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
     from onepass.gsa_paper import page  # with all of matplotlib
@@ -89,13 +89,13 @@ def paper(
         name,
         seeds=seeds,
         costly=ocm,
-        device=str(devices.resolve(device)),
+        device=str(devices.resolve_device(device)),
         data_root=str(data_root) if data_root else None,
     )
     folder = Path(out)
     every = [run for of_experiment in planned.values() for run in of_experiment]
     options = RunOptions(folder / "runs", resume=True)
-    runs = complete(every, options, jobs=jobs, listener=listener)
+    runs = complete_runs(every, options, jobs=jobs, listener=listener)
     results = {run.name: run.result for run in runs if run.result}
     written = page.write_page(
         {name: _results_of(of_name, results) for name, of_name in planned.items()},

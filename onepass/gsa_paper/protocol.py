@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from onepass.base.errors import InputError
-from onepass.base.settings import as_text, setting_names
+from onepass.base.settings import format_setting, setting_names
 from onepass.data.catalogue import CATALOGUE
 from onepass.learning import registry
 from onepass.runs.result import Result
@@ -54,9 +54,11 @@ def learning_variant(result: Result) -> Variant:
     alone = Job(result.method, result.dataset_identity, preset=preset)
     # the variant omits settings equal to the preset's, so fill in the preset as it is before the
     # data adapt it
-    as_preset = {name: as_text(value) for name, value in alone.chosen_preset().settings.items()}
+    as_preset = {
+        name: format_setting(value) for name, value in alone.chosen_preset().settings.items()
+    }
     try:
-        same = replace(alone, settings=as_preset | settings).choices == alone.choices
+        same = replace(alone, settings=as_preset | settings).non_defaults == alone.non_defaults
     except InputError:  # a setting of another version
         same = False
     if same and _preset_has_changed(alone, result):

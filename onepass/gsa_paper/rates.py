@@ -34,16 +34,16 @@ def has_probe_lines(result: Result, probe: str) -> bool:
 
     A line of a results file has no probe lines.
     """
-    if lines.file_of(result.out) or probe in result.dropped:
+    if lines.file_of_line(result.out) or probe in result.dropped:
         return False
     return RunFolder(Path(result.out)).lines_file(probe).is_file()
 
 
 def read_probe_lines(result: Result, probe: str) -> list[dict[str, Any]]:
     """Returns the lines of a probe in a run's folder, each with the fields that figures need."""
-    if file := lines.file_of(result.out):
+    if file := lines.file_of_line(result.out):
         raise InputError(f"{file} holds no lines of probes: this figure is drawn from run folders")
-    probed = RunFolder(Path(result.out)).said_by(probe)
+    probed = RunFolder(Path(result.out)).probe_lines(probe)
     if probed is None:
         raise InputError(f"{result.out} was run without --probe {probe}")
     for missing in (FIELDS[probe] - line.keys() for line in probed):

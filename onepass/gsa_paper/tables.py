@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
 from onepass.gsa_paper.protocol import follows_paper, learning_variant
@@ -158,7 +158,7 @@ def _methods(cells: Cells, printed: Sequence[PublishedValue], against: str | Non
         )
         if against:
             columns.append([cells.p_value(key, (against, ""), dataset, memory) for key in keys])
-    shown = [plain(f"{method} {variant}".rstrip()) for method, variant in keys]
+    shown = [printable(f"{method} {variant}".rstrip()) for method, variant in keys]
     return Table(
         ["method", *names * len(memories)],
         [list(row) for row in zip(shown, *columns, strict=True)],
@@ -228,7 +228,7 @@ def _notes_on_precisions(
     """Returns a note if the seeds of a mean were computed in different precisions."""
     rows = [(key, cells.get(key, *cell)) for cell in where for key in keys]
     mixed = {
-        plain(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
+        printable(f"{' '.join(key).rstrip()} (M={row.memory}, {row.precision})"): None
         for key, row in rows
         if row is not None and " " in row.precision
     }
@@ -296,7 +296,7 @@ def long_table(name: str, results: Sequence[Result], *, datasets: Sequence[str] 
             )
     body = [
         [
-            *map(plain, key),
+            *map(printable, key),
             dataset,
             str(memory),
             *cells.numbers(key, dataset, memory),

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from onepass.base.fileio import expect_suffix, write_atomically
-from onepass.base.text import plain
+from onepass.base.text import printable
 
 MOST = 40  # images of a class
 LEAST_SIDE = 32  # pixels of a thumbnail; smaller images are enlarged by whole factors
@@ -23,7 +23,7 @@ LONGEST_NAME = 30  # letters
 def draw_sheet(rows: Sequence[tuple[str, Tensor]], output: Path) -> None:
     """Writes a .png file with a row for each name and its images (n, c, h, w), at most 40."""
     expect_suffix(output, "a sheet", ".png")
-    shown = [(_short(plain(name)), images[:MOST]) for name, images in rows]
+    shown = [(_short(printable(name)), images[:MOST]) for name, images in rows]
     height, width = shown[0][1].shape[2:]
     times = max(1, -(-LEAST_SIDE // max(height, width)))
     across, down = width * times + GAP, height * times + GAP

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from onepass.base.errors import InputError
 from onepass.base.fileio import expect_suffix, write_output
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.evaluation.points import Point
 from onepass.report.rows import Spread, group_by_row, summarise
 from onepass.runs import lines
@@ -93,14 +93,14 @@ def runs_by_row_name(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 def _check_points(groups: dict[str, list[Result]]) -> None:
     for result in (result for group in groups.values() for result in group):
-        if file := lines.file_of(result.out):
+        if file := lines.file_of_line(result.out):
             raise InputError(f"{file} holds no points for curves; --kind bars draws what it has")
 
 
 def _name(result: Result, several: bool, common: Variant) -> str:
     own = str(result.variant.beyond(common))
     where = f"({result.dataset}, {result.memory})" if several else ""
-    return plain(" ".join(filter(None, [result.method, own, where])))
+    return printable(" ".join(filter(None, [result.method, own, where])))
 
 
 def _colours(groups: dict[str, list[Result]]) -> list[Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import mean
 
 from onepass.base.errors import InputError, UnknownNameError
-from onepass.base.text import plain, rate
+from onepass.base.text import format_rate, printable
 from onepass.learning import registry
 from onepass.report.pivot import pivot_rows
 from onepass.report.rows import ROW_KEYS, Row, Spread
@@ -75,7 +75,7 @@ def make_table(
     if pivot:
         common = common.without(pivot)  # its values head the groups of columns
     for row, line in zip(rows, lines, strict=True):
-        line["variant"] = plain(str(row.variant.beyond(common)))
+        line["variant"] = printable(str(row.variant.beyond(common)))
     if pivot:
         missing = "" if numeric else "-"
         table = pivot_rows(
@@ -84,7 +84,7 @@ def make_table(
     else:
         table = _stack(lines, columns, notes, numeric)
     has_variants = pivot or not columns or "variant" in columns
-    above = f"All rows: {plain(str(common))}" if common and has_variants else ""
+    above = f"All rows: {printable(str(common))}" if common and has_variants else ""
     cost = _notes_on_scoring_cost(rows, table.header)
     return replace(table, above=above, notes=[*table.notes, *cost])
 
@@ -113,7 +113,7 @@ def _notes_on_scoring_cost(rows: Sequence[Row], header: Sequence[str]) -> list[t
     training: dict[str, list[Row]] = {}
     for row in rows:
         if row.trained_at_scores:
-            training.setdefault(plain(row.method), []).append(row)
+            training.setdefault(printable(row.method), []).append(row)
     return [
         (
             "",
@@ -159,7 +159,7 @@ def _single_run_cells(row: Row, line: dict[str, str]) -> dict[str, str]:
     (seed,) = row.accuracies
     kept = {name: cell for name, cell in line.items() if not name.endswith(" sd")}
     renamed = {("seed" if name == "n" else name): cell for name, cell in kept.items()}
-    return {**renamed, "seed": str(seed), "where": plain(row.first.out)}
+    return {**renamed, "seed": str(seed), "where": printable(row.first.out)}
 
 
 def _mark_best_per_column(rows: Sequence[Row], lines: Sequence[dict[str, str]]) -> None:
@@ -296,7 +296,9 @@ def _notes_on_own_variants(references: Sequence[Row]) -> list[tuple[str, str]]:
     }
     if not variants:
         return []
-    names = [plain(f"{references[0].method} {variant or COMMON}") for variant in sorted(variants)]
+    names = [
+        printable(f"{references[0].method} {variant or COMMON}") for variant in sorted(variants)
+    ]
     note = f"Not compared with each other: {', '.join(names)}."
     return [("", f"{note} --against '{names[0]}' compares all with that one.")]
 
@@ -359,15 +361,15 @@ def _cells(row: Row, numeric: bool) -> dict[str, str]:
     shown = {name: _with_count(spread, len(row.results)) for name, spread in measured.items()}
     seconds = row.over("seconds")
     return {
-        "method": plain(row.method),
-        "variant": plain(str(row.variant)),
-        "dataset": plain(row.dataset),
+        "method": printable(row.method),
+        "variant": printable(str(row.variant)),
+        "dataset": printable(row.dataset),
         "memory": str(row.memory),
         **(_numeric_cells(measured) if numeric else shown),
         "n": str(len(row.results)),
         **(_numeric_cells({"seconds": seconds}) if numeric else {"seconds": str(seconds or "-")}),
         **(_numeric_costs(row) if numeric else _costs(row)),
-        "device": plain(row.device),
+        "device": printable(row.device),
     }
 
 
@@ -387,7 +389,7 @@ def _costs(row: Row) -> dict[str, str]:
     passes = [f"{trained:.1f}"] if trained is not None else ["-"]
     passes += [f"{scored:.1f}"] if scored else []
     return {
-        "steps/s": "-" if speed is None else rate(speed),
+        "steps/s": "-" if speed is None else format_rate(speed),
         "passes/sample": " + ".join(passes),
         "kept": _size(row.kept or 0),
     }

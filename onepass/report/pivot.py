@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onepass.base.text import plain
+from onepass.base.text import printable
 from onepass.report.rows import ROW_KEYS, Row
 from onepass.report.table import Table
 from onepass.runs.spec import Job
@@ -87,5 +87,5 @@ def _group_and_keys(
         return f"M={keys.pop('memory')}", keys
     if over == "dataset":
         return keys.pop("dataset"), keys
-    keys["variant"] = plain(str(row.variant.without("stream").beyond(common)))
-    return plain(row.variant.get("stream", Job.stream)), keys
+    keys["variant"] = printable(str(row.variant.without("stream").beyond(common)))
+    return printable(row.variant.get("stream", Job.stream)), keys

@@ -243,7 +243,7 @@ def _split_repeated_seeds(runs: list[Result]) -> list[list[Result]]:
         return [runs]
     folders: dict[str, list[Result]] = {}
     for run in runs:
-        folder = lines.file_of(run.out) or str(Path(run.out).parent)
+        folder = lines.file_of_line(run.out) or str(Path(run.out).parent)
         folders.setdefault(folder, []).append(run)
     rows = {folder: _first_of_each_seed(inside) for folder, inside in folders.items()}
     if len(rows) == 1:

@@ -21,9 +21,9 @@ def course(pushed_down, pulled_up, a_pn=(), accuracy=(), class_accuracy=(), by_n
     for p, n, new in zip(pushed_down, pulled_up, by_new or pushed_down, strict=True):
         rates = [down / up if up else None for down, up in zip(p, n, strict=True)]
         by_class = {"p": p, "n": n, "p_new": new, "pn": rates, "a_pn": a_pn}
-        told = {name: labelled(values) for name, values in by_class.items()}
+        run_line = {name: labelled(values) for name, values in by_class.items()}
         own = {**dict.fromkeys(labelled(p), 0), str(len(p) - 1): 50}
-        ends.append({**told, "pn_of_tasks": rates, "samples": 100, "own": own})
+        ends.append({**run_line, "pn_of_tasks": rates, "samples": 100, "own": own})
     made = GradientRates(SimpleNamespace(accuracy_matrix=accuracy, class_accuracy=class_accuracy))
     made.__dict__["ends"] = ends
     return made

@@ -28,7 +28,7 @@ def test_every_section_has_its_runs():
 
 @pytest.mark.parametrize("experiment", ["fig1", "fig7", "ablations"])
 def test_on_the_dataset_of_a_sweep_file_the_runs_are_those_of_the_file(experiment):
-    planned = sweep_file.read(ROOT / "experiments" / f"{experiment}.toml")
+    planned = sweep_file.read_sweep_file(ROOT / "experiments" / f"{experiment}.toml")
     for seeds in (1, 3):
         theirs = {
             entry.job.folder_name
@@ -70,10 +70,12 @@ def test_invalid_options_are_refused_before_anything_is_written(given, tmp_path)
 def test_a_section_that_cannot_be_made_says_so_and_the_rest_is_there(tmp_path):
     """All sections but one lack their runs."""
     assert onepass("run", "er", "--dataset", "synthetic", "--out", tmp_path / "r").status == 0
-    (result,) = query.results(tmp_path / "r")
+    (result,) = query.find_results(tmp_path / "r")
     nothing = {name: [] for name in experiments.EXPERIMENTS}
-    written = page.write_page({**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n")
-    text = written.read_text()
+    write_lines = page.write_page(
+        {**nothing, "streams": [result]}, tmp_path / "paper", "# Heading\n"
+    )
+    text = write_lines.read_text()
     assert text.startswith("# Heading")
     assert text.count("Not made: ") == len(page.SECTIONS) - 1
     assert "class-incremental" in (tmp_path / "paper/streams.md").read_text()

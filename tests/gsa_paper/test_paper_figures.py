@@ -20,7 +20,7 @@ from onepass.gsa_paper import figures as paper_figures
 from onepass.gsa_paper.proposition import DecomposedLoss, decompose
 from onepass.gsa_paper.rates import GradientRates
 from onepass.report import figures
-from onepass.runs.query import results as read
+from onepass.runs.query import find_results as read
 from onepass.runs.variant import Variant
 
 SWEEP = """
@@ -49,7 +49,7 @@ def runs(tmp_path_factory):
     out = folder / "runs"
     asked = ("sweep", folder / "sweep.toml", "--out", out, "--checkpoint", "none")
     with pytest.MonkeyPatch.context() as patch:  # in this process, which is faster
-        patch.setattr("onepass.executors.choose", lambda *_, **__: Serial())
+        patch.setattr("onepass.executors.choose_executor", lambda *_, **__: Serial())
         done = onepass(*asked, "--device", "cpu")
     assert done.status == 0, done.err
     return out
@@ -86,13 +86,15 @@ def test_a_figure_comes_with_a_line_for_each_observation(what, runs, tmp_path):
     assert len(found) == count
     assert ("± its standard error" in beside) == (what != "proposition1")
     header = beside.splitlines()[0].strip("| ").split(" | ")
-    told = {of.split(": ")[0] for of in header[3:] if not of.endswith(": joint")}
-    assert told == {"synthetic, M=100, adam"}
+    run_line = {of.split(": ")[0] for of in header[3:] if not of.endswith(": joint")}
+    assert run_line == {"synthetic, M=100, adam"}
     for where, _, _, *cells in found:
         assert where[0] in "456" and len(cells) == kinds == len(header) - 3
-        for told, verdict in (cell.strip("*").rsplit(": ", 1) for cell in cells if ": " in cell):
+        for run_line, verdict in (
+            cell.strip("*").rsplit(": ", 1) for cell in cells if ": " in cell
+        ):
             assert verdict in ("confirmed", "contradicted", "undecided")
-            assert any(words in told for words in ("samples", "(n=", "(one run"))
+            assert any(words in run_line for words in ("samples", "(n=", "(one run"))
         assert {cell for cell in cells if ": " not in cell} <= {"-", "not measured"}
 
 
@@ -125,10 +127,10 @@ def test_runs_of_another_kind_than_the_papers_are_named_below_the_verdicts(runs,
     adam = "synthetic, M=100, adam:"
     gsa = f"{adam} gsa; {adam} gsa weights=none"
     renamed = [replace(run, method="lwf") for run in by_protocol]
-    told = f"{OTHERS} replay=10 balanced=none: {gsa}; {adam} lwf replay=10.\n"
-    assert told in paper_figures.draw_paper_figure("fig1", [*results, *renamed], output)
-    told = f"{OTHERS} balanced=20: {adam} er replay=10; {gsa}.\n"
-    assert told in paper_figures.draw_paper_figure("fig3", results, output)
+    run_line = f"{OTHERS} replay=10 balanced=none: {gsa}; {adam} lwf replay=10.\n"
+    assert run_line in paper_figures.draw_paper_figure("fig1", [*results, *renamed], output)
+    run_line = f"{OTHERS} balanced=20: {adam} er replay=10; {gsa}.\n"
+    assert run_line in paper_figures.draw_paper_figure("fig3", results, output)
 
 
 @pytest.fixture
@@ -221,8 +223,8 @@ def test_the_numbers_are_those_of_the_run_folders(runs, tmp_path):
     assert len(shares) == 2
     onepass("figure", "fig1", runs, "-o", tmp_path / "one.png")
     header, _, first, *_ = (tmp_path / "one.md").read_text().replace("\\|", "/").split("\n")
-    told = dict(zip(header.split(" | "), first.split(" | "), strict=True))
-    (cell,) = (cell for of, cell in told.items() if "er replay=10" in of)
+    run_line = dict(zip(header.split(" | "), first.split(" | "), strict=True))
+    (cell,) = (cell for of, cell in run_line.items() if "er replay=10" in of)
     assert cell.strip("*").startswith(f"{np.mean(shares):.3g} ± ")
 
 
@@ -244,9 +246,9 @@ def test_runs_without_the_probe_are_left_out_and_counted(runs, tmp_path):
         onepass("figure", "fig1", *folders, "-o", tmp_path / "one.png")
         for folders in ((runs, tmp_path), (runs,))
     )
-    told = "Left out, because they ran without --probe balance: 1 of 6 runs."
-    assert told in both.out and "Left out" not in alone.out
-    assert both.out.replace(f"{told}\n\n", "") == alone.out
+    run_line = "Left out, because they ran without --probe balance: 1 of 6 runs."
+    assert run_line in both.out and "Left out" not in alone.out
+    assert both.out.replace(f"{run_line}\n\n", "") == alone.out
 
 
 def damaged(file, change):
@@ -261,11 +263,11 @@ def damaged(file, change):
 @pytest.mark.parametrize(
     ("what", "name", "change"),
     [
-        ("fig1", "run.json", lambda told: told.update(stream=[])),
-        ("fig3", "balance.jsonl", lambda told: told.update(p=1)),
-        ("fig7", "balance.jsonl", lambda told: told.update(pn_of_tasks=[])),
-        ("fig1", "result.json", lambda told: told.update(accuracy_matrix=[])),
-        ("proposition1", "logits.jsonl", lambda told: told["batches"][0].pop("logits")),
+        ("fig1", "run.json", lambda run_line: run_line.update(stream=[])),
+        ("fig3", "balance.jsonl", lambda run_line: run_line.update(p=1)),
+        ("fig7", "balance.jsonl", lambda run_line: run_line.update(pn_of_tasks=[])),
+        ("fig1", "result.json", lambda run_line: run_line.update(accuracy_matrix=[])),
+        ("proposition1", "logits.jsonl", lambda run_line: run_line["batches"][0].pop("logits")),
     ],
 )
 def test_a_damaged_run_is_named(what, name, change, runs, tmp_path):
@@ -291,8 +293,11 @@ def test_a_method_without_a_softmax_is_left_out_of_proposition_1(runs, tmp_path,
     found = proposition.decompose_run
     of_gsa = lambda run: found(run) if run.method == "gsa" else []  # noqa: E731
     monkeypatch.setattr(proposition, "decompose_run", of_gsa)
-    told = paper_figures.proposition1(read(runs), tmp_path / "one.png")
-    assert {observation.runs.split(": ")[1] for observation in told} == {"gsa", "gsa weights=none"}
+    run_line = paper_figures.proposition1(read(runs), tmp_path / "one.png")
+    assert {observation.runs.split(": ")[1] for observation in run_line} == {
+        "gsa",
+        "gsa weights=none",
+    }
     with pytest.raises(InputError, match="er trains no sample by a softmax"):
         er = [run for run in read(runs) if run.method == "er"]
         paper_figures.proposition1(er, tmp_path / "two.png")
@@ -489,7 +494,7 @@ def test_means_of_gaps_leave_out_an_empty_side():
         decompose([1.0, 2.0, 3.0], y, [True, True, False])._replace(gap=3.0) for y in (0, 2)
     )
     assert new.new and not old.new
-    for samples, told in (
+    for samples, run_line in (
         (
             [new, old._replace(gap=1.0), old._replace(gap=2.0)],
             "smallest 0, mean 3 (new classes) and 1.5 (old classes); 3 samples",
@@ -497,7 +502,7 @@ def test_means_of_gaps_leave_out_an_empty_side():
         ([new, new], "smallest 1, mean 3 (new classes); 2 samples"),
         ([old, old], "smallest 0, mean 3 (old classes); 2 samples"),
     ):
-        assert proposition.observations("runs", samples)[0].found == told
+        assert proposition.observations("runs", samples)[0].found == run_line
 
 
 def test_padding_is_not_decomposed(monkeypatch):

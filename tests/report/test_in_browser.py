@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(runs: Path) -> str:
-    return written(runs, to=runs.parent / "report.html")
+    return write_lines(runs, to=runs.parent / "report.html")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def browser(page: str) -> Iterator[Any]:
         yield opened
 
 
-def written(*paths: Path, to: Path) -> str:
+def write_lines(*paths: Path, to: Path) -> str:
     done = onepass("report", *paths, "-o", to)
     assert done.status == 0, done.err
     return to.as_uri()
@@ -87,8 +87,8 @@ def sort_button(browser: Any, label: str) -> Any:
 
 def sorted_by(browser: Any) -> dict[str, str]:
     headers = browser.find_elements("css selector", "#results thead th")
-    told = {header.text.split()[0]: header.get_attribute("aria-sort") for header in headers}
-    return {label: order for label, order in told.items() if order != "none"}
+    run_line = {header.text.split()[0]: header.get_attribute("aria-sort") for header in headers}
+    return {label: order for label, order in run_line.items() if order != "none"}
 
 
 def wide(browser: Any) -> list[int]:
@@ -170,11 +170,11 @@ def test_tables_are_filtered_by_words_and_by_choice(browser: Any) -> None:
     search.send_keys(" ")
     states = Select(find(browser, "#runs .controls select"))
     states.select_by_visible_text("damaged")
-    (told,) = column(browser, "runs", "state")
-    assert told == "damaged: result.json: it is not JSON"
+    (run_line,) = column(browser, "runs", "state")
+    assert run_line == "damaged: result.json: it is not JSON"
     states.select_by_visible_text("unfinished")
-    (told,) = column(browser, "runs", "state")
-    assert told == "unfinished at 146 of 146 steps"
+    (run_line,) = column(browser, "runs", "state")
+    assert run_line == "unfinished at 146 of 146 steps"
 
 
 def test_figures_follow_what_is_chosen(browser: Any) -> None:
@@ -204,7 +204,7 @@ def test_only_comparable_rows_compete(runs: Path, tmp_path: Path) -> None:
     result = json.loads((runs / "er-digits-m100-s0/result.json").read_text())
     held_out = {**result, "variant": "validation=0.1", "accuracy": 100.0}
     (tmp_path / "kept.jsonl").write_text(json.dumps(held_out) + "\n" + json.dumps(result) + "\n")
-    page = written(tmp_path / "kept.jsonl", to=tmp_path / "report.html")
+    page = write_lines(tmp_path / "kept.jsonl", to=tmp_path / "report.html")
     with browsers.opened() as browser:
         see(browser, page)
         settings = column(browser, "summary", "setting")
@@ -235,7 +235,7 @@ def test_screens_of_all_kinds(page: str, tmp_path: Path) -> None:
             assert wide(browser)[1] == width, name
             browsers.screenshot(browser, tmp_path / f"{name}.png")
             if name == "desktop":
-                pdf = browsers.printed(browser, tmp_path / "report.pdf")
+                pdf = browsers.as_pdf(browser, tmp_path / "report.pdf")
                 browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
                 browsers.screenshot(browser, tmp_path / "print.png")
         taken[name] = np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"))
@@ -253,7 +253,7 @@ def test_a_thousand_runs_open_in_seconds(runs: Path, tmp_path: Path) -> None:
         for n in range(1000)
     ]
     (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = written(tmp_path / "many.jsonl", to=tmp_path / "report.html")
+    page = write_lines(tmp_path / "many.jsonl", to=tmp_path / "report.html")
     with browsers.opened() as browser:
         began = time.monotonic()
         browser.get(page)
@@ -301,7 +301,7 @@ def hostile(runs: Path, out: Path) -> Path:
 def test_a_hostile_run_injects_nothing(runs: Path, tmp_path: Path, width: int) -> None:
     (tmp_path / "runs").mkdir()
     folder = hostile(runs, tmp_path / "runs")
-    page = written(folder, folder / "lines.jsonl", to=tmp_path / "report.html")
+    page = write_lines(folder, folder / "lines.jsonl", to=tmp_path / "report.html")
     with browsers.opened(width) as browser:
         see(browser, page)
         for summary in browser.find_elements("css selector", "summary"):

@@ -40,9 +40,9 @@ def report(*paths: Path, to: Path) -> dict[str, Any]:
     return shown(to)
 
 
-def shown(written: Path) -> dict[str, Any]:
+def shown(write_lines: Path) -> dict[str, Any]:
     found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', written.read_text()
+        r'<script type="application/json" id="data">(.*?)</script>', write_lines.read_text()
     )
     assert found
     return json.loads(found[1])
@@ -87,10 +87,10 @@ def test_a_page_is_about_the_runs_that_meet_every_condition(runs: Path, tmp_path
 
 def test_no_text_can_end_the_element_that_holds_it() -> None:
     text = "</script><!--<script>]]>&lt;\u2028\u2029'\"\ud800"
-    written = embed_json({text: [text]})
-    assert not set(written) & set("<>&\u2028\u2029")
-    assert written.isascii()
-    assert json.loads(written) == {text: [text]}
+    write_lines = embed_json({text: [text]})
+    assert not set(write_lines) & set("<>&\u2028\u2029")
+    assert write_lines.isascii()
+    assert json.loads(write_lines) == {text: [text]}
     assert set(map(chr, ESCAPED)) == set("<>&\u2028\u2029")
 
 
@@ -221,9 +221,9 @@ def test_lines_are_shown_with_what_they_have(runs: Path, tmp_path: Path) -> None
     row = row_of(data, "er")
     assert (row["curve"], row["class_map"]["only_end"]) == (None, True)
     assert row["confusion"]["end"]
-    told = [(run["where"], run["state"], run["problem"]) for run in data["runs"]]
+    run_line = [(run["where"], run["state"], run["problem"]) for run in data["runs"]]
     damaged = "its memory is of the wrong type"
-    assert told == [(f"{file}:1", "finished", ""), (f"{file}:3", "damaged", damaged)]
+    assert run_line == [(f"{file}:1", "finished", ""), (f"{file}:3", "damaged", damaged)]
     assert data["passed_over"] == {str(file): 1}
     shutil.copy(file, tmp_path / "kept too.jsonl")  # whose runs count once
     of_folder = report(tmp_path, to=tmp_path / "of_folder.html")
@@ -241,11 +241,11 @@ def test_no_run_is_lost_silently(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", out / f"er{DAMAGED_NAME}1")
     done = onepass("report", out, "-o", tmp_path / "report.html")
     assert done.out == f"{tmp_path / 'report.html'}: 1 finished, 1 broken, 3 damaged runs\n"
-    told = {
+    run_line = {
         Path(run["where"]).name: (run["state"], run["problem"] or run["notes"])
         for run in shown(tmp_path / "report.html")["runs"]
     }
-    assert told == {
+    assert run_line == {
         "er-synthetic-m100-s0": ("broken", []),
         "er-synthetic-m100-s1": ("damaged", "result.json: it is not JSON"),
         "finetune-synthetic-s0": ("damaged", "its accuracy_matrix is of the wrong type"),

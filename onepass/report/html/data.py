@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from onepass.base.text import plain, shortened
+from onepass.base.text import printable, shortened
 from onepass.evaluation.points import Point
 from onepass.report.html.recorded_runs import RecordedRun, finished_results, read_runs
 from onepass.report.html.rerun_command import rerun_command
@@ -290,7 +290,7 @@ def _command(run: RecordedRun, known: dict[str, Any]) -> str:
 
 
 def _word(text: str) -> str:
-    return shortened(plain(text))
+    return shortened(printable(text))
 
 
 def _number(value: Any) -> float | None:

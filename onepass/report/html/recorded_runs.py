@@ -14,9 +14,9 @@ from typing import Any
 from onepass.base import fileio
 from onepass.base.errors import RunError
 from onepass.evaluation.points import Point
-from onepass.runs.find import FoundRun, find
+from onepass.runs.find import FoundRun, find_runs
 from onepass.runs.folder import RunFolder
-from onepass.runs.query import chosen, folders_first, passed_over
+from onepass.runs.query import count_foreign_lines, folders_first, matching_runs
 from onepass.runs.result import Result
 
 BALANCE = "balance"
@@ -76,7 +76,7 @@ class RecordedRun:
         if self.found.folder is None:
             return [], ""
         try:
-            return RunFolder(Path(self.found.folder)).said_by(BALANCE) or [], ""
+            return RunFolder(Path(self.found.folder)).probe_lines(BALANCE) or [], ""
         except RunError:
             return [], f"{BALANCE}.jsonl is damaged"
 
@@ -87,12 +87,12 @@ def read_runs(*paths: Path, where: Sequence[str] = ()) -> tuple[list[RecordedRun
     Run folders come before lines of results files, because they hold more. Foreign lines are those
     of searches and benchmarks.
     """
-    found = folders_first(find(*paths, parse=fileio.parsed))
-    matching = chosen([run for run in found if not run.foreign], where)
+    found = folders_first(find_runs(*paths, parse=fileio.parse_json))
+    matching = matching_runs([run for run in found if not run.foreign], where)
     if not matching:
         condition = " that matches --where" if where else ""
         raise RunError(f"there is no run{condition} in {', '.join(map(str, paths))}")
-    return [_recorded(run) for run in matching], passed_over(found)
+    return [_recorded(run) for run in matching], count_foreign_lines(found)
 
 
 def _recorded(run: FoundRun) -> RecordedRun:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from onepass.base.text import plain
-from onepass.runs.spec import BESIDE, Job
+from onepass.base.text import printable
+from onepass.runs.spec import NOT_IN_VARIANT, Job
 from onepass.runs.variant import PRESET, Variant
 
-OPTIONS = {field.name for field in fields(Job)} - BESIDE
+OPTIONS = {field.name for field in fields(Job)} - NOT_IN_VARIANT
 
 
 def rerun_command(run: Mapping[str, Any]) -> str:
@@ -35,7 +35,7 @@ def rerun_command(run: Mapping[str, Any]) -> str:
         recorded = run.get(name) or []
         for value in [recorded] if isinstance(recorded, str) else recorded:
             words += [f"--{name.removesuffix('s')}", str(value)]
-    return plain(shlex.join(words))
+    return printable(shlex.join(words))
 
 
 def _options(variant: Variant) -> Iterator[str]:
