@@ -152,7 +152,7 @@ def split_of_files(
             try:
                 for done in pool.map(block, range(0, len(names), BLOCK)):
                     report(done)
-            except BaseException:
+            except BaseException:  # an interrupt must not wait for the remaining images
                 pool.shutdown(cancel_futures=True)
                 raise
 

@@ -78,6 +78,7 @@ def load(
     onepass.base.errors.UnknownNameError: unknown dataset 'digit'. Did you mean 'digits'? Valid: \
 cifar10, cifar100, digits, mnist, synthetic, tiny-imagenet.
     """
+    # a Path never means a name: Path("digits") becomes "./digits"
     name = str(name) if not isinstance(name, Path) else f"{name.parent}/{name.name}"
     own: dict[str, Any] = {
         "image_size": image_size,
@@ -218,6 +219,7 @@ def _load_own_files(
     if not path.is_dir():
         raise DataError(f"there is no folder {path}")
     own_name = path.resolve().name
+    # the same folder with other options is another dataset, with a cache of its own
     identity = json.dumps([str(path.resolve()), image_size, test_fraction])
     arrays = cache.cached_arrays(
         cache.cache_folder(own_name, identity),

@@ -50,7 +50,7 @@ def read_tiny_imagenet(path: Path) -> Undecoded:
         test.append((name, label_of[wnid]))
     if not test:
         raise DataError(f"{path}: val_annotations.txt names no images")
-    train.sort(key=lambda entry: (entry[1], entry[0]))
+    train.sort(key=lambda entry: (entry[1], entry[0]))  # a folder or zip has any order
     return Undecoded(
         tuple(classes), *(_image_split(path, images, content) for images in (train, test))
     )
