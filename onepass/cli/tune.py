@@ -19,7 +19,7 @@ from onepass.tuning.tune import TuneListener
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
-    from onepass.tuning.search import SearchProgress
+    from onepass.tuning.search import SearchState
 
 
 @app.command(
@@ -134,7 +134,7 @@ class SearchDisplay(TuneListener):
         if kind is KeyboardInterrupt:
             messages.print("the same command continues the search")
 
-    def started(self, standing: SearchProgress) -> None:
+    def started(self, standing: SearchState) -> None:
         self.search_bar = self.bars.add_task(self.name, total=self.trials, note="")
         self.bars.start()
         self.ended(standing)
@@ -146,7 +146,7 @@ class SearchDisplay(TuneListener):
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
 
-    def ended(self, standing: SearchProgress) -> None:
+    def ended(self, standing: SearchState) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
         self.bars.update(
@@ -154,7 +154,7 @@ class SearchDisplay(TuneListener):
         )
 
 
-def _best_note(standing: SearchProgress) -> str:
+def _best_note(standing: SearchState) -> str:
     if standing.settings is None:
         return ""
     settings = " ".join(f"{name}={value}" for name, value in standing.settings.items())

@@ -66,7 +66,7 @@ def test_a_run_of_a_changed_method_file_is_reused_only_on_demand(
         'import = "mymethod"\n[defaults]\nmethods = "mine"\ndataset = "synthetic"\nbatch = 60\n'
     )
     done = onepass("sweep", sweep, "--out", tmp_path / "runs", "--device", "cpu")
-    assert "another state of their method's file are skipped: 1, such as mine" in done.err
+    assert "whose method's file has changed since are skipped: 1, such as mine" in done.err
 
 
 def test_a_failing_import_is_a_one_line_error(own_modules: Path) -> None:

@@ -435,7 +435,7 @@ def test_who_asks_for_a_watcher_in_vain_is_told(here: None, file: Path, tmp_path
     assert "probes" not in sweep(file, "--out", out).err
     file.write_text(file.read_text() + 'probe = "balance"\n')
     assert "skipped: 1, such as finetune-synthetic" in sweep(file, "--out", out).err
-    assert "what probes say is not kept" in sweep(file, "--append", lines_file).err
+    assert "the records of probes are lost" in sweep(file, "--append", lines_file).err
     watched = sweep(file, "--out", tmp_path / "other")
     assert "probes" not in watched.err
     assert "probes" not in sweep(file, "--out", tmp_path / "other").err

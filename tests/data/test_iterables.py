@@ -151,5 +151,5 @@ def test_an_invalid_stream_or_test_set_is_a_one_line_error(stream, test, said):
 
 def test_a_stream_has_a_test_set_already(data):
     stream = onepass.ClassIncremental(data, tasks=2)
-    with pytest.raises(InputError, match="a test set of its own"):
+    with pytest.raises(InputError, match="its own test set"):
         list(evaluate(learner(), stream, test=data))

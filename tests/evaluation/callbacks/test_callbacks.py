@@ -270,7 +270,7 @@ def test_an_audience_of_nobody_is_content() -> None:
 @pytest.mark.parametrize("key", ["a/b", "", ".."])
 def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
     named = type("Named", (Listener,), {"key": key})
-    with pytest.raises(InputError, match="names a file"):
+    with pytest.raises(InputError, match="usable as a file name"):
         run_job(JOB, tmp_path, listeners=[named()])
     assert not list(tmp_path.iterdir())
 

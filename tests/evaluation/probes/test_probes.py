@@ -211,4 +211,4 @@ def test_a_probe_has_no_name_that_every_run_uses(taken):
 def test_a_probe_that_is_asked_for_twice_is_refused(tmp_path):
     twice = ("--probe", "balance", "--probe", "balance")
     done = onepass("run", "er", "--dataset", "synthetic", *twice, "--out", tmp_path)
-    assert done.status == 2 and "'balance' is asked for twice" in done.error
+    assert done.status == 2 and "'balance' is named twice" in done.error
