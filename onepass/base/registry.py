@@ -79,6 +79,7 @@ class Registry(Generic[Entry]):
         return self.entries[name]
 
     def get(self, name: str) -> Entry | None:
+        """Returns an entry, or None if the name is unknown."""
         return self.entries[name] if name in self else None
 
     def __contains__(self, name: str) -> bool:

@@ -113,7 +113,7 @@ def _open_zip(path: Path) -> tuple[list[str], ReadFile]:
             raise DataError(f"{path}: {name} is compressed in a way that is not supported")
         if member.file_size > LARGEST:
             raise DataError(
-                f"{path}: {name} unpacks to {member.file_size} bytes; files may have {LARGEST}"
+                f"{path}: {name} unpacks to {member.file_size} bytes, more than {LARGEST}"
             )
         try:
             with lock, archive.open(member) as file:
