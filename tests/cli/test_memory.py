@@ -56,7 +56,7 @@ def test_vectors_have_numbers_and_no_picture(tmp_path: Path) -> None:
     done = onepass("memory", tmp_path / "model.pt")
     assert ["7", "1", "2", "1"] in [line.split() for line in done.out.splitlines()]
     line = refused("memory", tmp_path / "model.pt", "-o", tmp_path / "sheet.png")
-    assert "holds vectors, of which there is no picture" in line
+    assert "holds vectors, which cannot be drawn" in line
 
 
 def test_a_file_without_samples_says_so(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resumed import coloured_stream, learn_range, small
 from sklearn.base import clone
-from stopping import coloured_stream, live, small
 from torch import nn
 
 import onepass
@@ -43,12 +43,12 @@ def same(first, second, x):
 def check_going_on(make, stream, stops, folder, **options):
     """Compares a learner that is saved and opened after these steps with one that is not."""
     uninterrupted, resumed, first = make(), make(), 0
-    live(uninterrupted, stream)
+    learn_range(uninterrupted, stream)
     for stop in stops:
         if stop:
-            live(resumed, stream, first, stop)
+            learn_range(resumed, stream, first, stop)
         resumed, first = reopened(resumed, folder, **options), stop
-    live(resumed, stream, first)
+    learn_range(resumed, stream, first)
     assert len(uninterrupted.seen) == 32
     assert type(resumed) is type(uninterrupted)
     assert same(uninterrupted, resumed, stream.dataset.test_x)
@@ -143,19 +143,19 @@ def test_a_learner_that_has_learned_nothing_can_be_saved(tmp_path, stream):
 
 def test_saving_changes_no_bit_of_the_learner(stream, tmp_path):
     learner = small("gsa")
-    live(learner, stream, 0, 6)
+    learn_range(learner, stream, 0, 6)
     before = learner.state_sha256()
     opened = reopened(learner, tmp_path)
-    live(opened, stream, 6, 12)
+    learn_range(opened, stream, 6, 12)
     assert learner.state_sha256() == before
     assert opened.state_sha256() != before
 
 
 def test_a_state_does_not_change_later(stream):
     learner = small("gsa")
-    live(learner, stream, 0, 6)
+    learn_range(learner, stream, 0, 6)
     state, before = learner.state_dict(), learner.state_sha256()
-    live(learner, stream, 6)
+    learn_range(learner, stream, 6)
     copy = small("gsa")
     copy.load_state_dict(state)
     assert copy.state_sha256() == before
@@ -163,7 +163,7 @@ def test_a_state_does_not_change_later(stream):
 
 def test_a_state_is_refused_by_a_learner_that_has_learned(stream):
     learner = small("er")
-    live(learner, stream, 0, 2)
+    learn_range(learner, stream, 0, 2)
     before = learner.state_sha256()
     with pytest.raises(CheckpointError, match="new"):
         learner.load_state_dict(learner.state_dict())
@@ -179,8 +179,8 @@ def test_opening_and_learning_leave_the_global_generators_alone(stream, tmp_path
     learner = small("gsa")
     np.random.seed(0)
     before, numpys = torch.get_rng_state(), np.random.get_state()[1].copy()
-    live(learner, stream, 0, 6)
-    live(reopened(learner, tmp_path), stream, 6, 12)
+    learn_range(learner, stream, 0, 6)
+    learn_range(reopened(learner, tmp_path), stream, 6, 12)
     assert torch.equal(before, torch.get_rng_state())
     assert np.array_equal(numpys, np.random.get_state()[1])
 
@@ -196,7 +196,7 @@ def test_a_users_network_resumes_if_it_is_passed_again(stream, tmp_path):
 def test_a_users_network_must_be_passed_again(steps, stream, tmp_path):
     learner = small("er", net=Own())
     if steps:
-        live(learner, stream, 0, steps)
+        learn_range(learner, stream, 0, steps)
     with pytest.raises(CheckpointError, match="net="):
         reopened(learner, tmp_path)
 
@@ -204,7 +204,7 @@ def test_a_users_network_must_be_passed_again(steps, stream, tmp_path):
 @pytest.mark.parametrize("net", [Own(channels=5), nn.Flatten()], ids=["wider", "another"])
 def test_another_network_does_not_fit(net, stream, tmp_path):
     learner = small("er", net=Own())
-    live(learner, stream, 0, 3)
+    learn_range(learner, stream, 0, 3)
     with pytest.raises(CheckpointError, match=r"learner\.pt does not fit the network that was"):
         reopened(learner, tmp_path, net=net)
 
@@ -215,13 +215,13 @@ def test_another_network_does_not_fit(net, stream, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_clone_has_the_settings_and_has_learned_nothing(method, stream):
     learner = small(method, lr=0.01)
-    live(learner, stream, 0, 3)
+    learn_range(learner, stream, 0, 3)
     copy = clone(learner)
     assert type(copy) is type(learner)
     assert copy.get_params() == learner.get_params()
     assert copy.steps == 0
     assert copy.classes == []
-    live(copy, stream, 0, 3)
+    learn_range(copy, stream, 0, 3)
     assert same(learner, copy, stream.dataset.test_x)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import contents, onepass
-from teaching import batch, made, teach
+from command import onepass, read_files
+from label_vectors import batch, made, teach
 
 import onepass as library
 from onepass import ER, InputError, TrainingError
@@ -84,7 +84,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(tmp_path: Path) -> N
     (path,) = (tmp_path / "runs").rglob("checkpoint.pt")
     assert file.read_checkpoint(path)["tick"]["step"] == 6
     assert library.open(path, device="cpu").predict(np.zeros((1, 5))).shape == (1,)
-    before = contents(path.parent)
+    before = read_files(path.parent)
     again = onepass(*command, "--resume")
-    assert {**contents(path.parent), "log.txt": before["log.txt"]} == before
+    assert {**read_files(path.parent), "log.txt": before["log.txt"]} == before
     assert (again.status, again.error) == (1, done.error)

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from following_gsa import gsa
-from replaying import Normed
+from gsa_against_naive import gsa
+from tiny_learners import NormOnly
 from torch import Tensor, nn
 
 import onepass
@@ -80,10 +80,10 @@ def test_separate_forwards_take_one_batch_each_and_return_the_same(mirror, sizes
 def test_batch_norm_normalises_a_joint_forward_as_one_batch(apart, batches):
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     samples = Samples(x, torch.tensor([0, 1, 1, 0, 1]), torch.ones(5))
-    learner = gsa(net=Normed())
+    learner = gsa(net=NormOnly())
     learner.prepare((6,), torch.float32)
     learner.forward(*samples.cut(2, 3), apart=apart)
-    expected = Normed()
+    expected = NormOnly()
     for piece in [x] if batches == 1 else x.split([2, 3]):
         expected(piece)
     norm = learner.model.body.norm

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from teaching import TASKS, Tidy, batch, made, register, reopened, teach
+from label_vectors import TASKS, TrainsAtTaskEnd, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune, InputError, NotFittedError
@@ -93,7 +93,7 @@ class Hoarding(ER):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    register(monkeypatch, Watched, Tidy)
+    register(monkeypatch, Watched, TrainsAtTaskEnd)
 
 
 # ---- prepared or not
@@ -293,7 +293,7 @@ def test_a_task_ended_by_the_caller_is_not_ended_again():
 
 @pytest.mark.parametrize("stop", [None, "before", "between", "after"])
 def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_skips_it(stop, tmp_path):
-    learner = made(Tidy)
+    learner = made(TrainsAtTaskEnd)
     teach(learner, [0, 1])
     for moment in ("before", "between", "after"):
         if moment == stop:
@@ -306,7 +306,7 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_skips_it(stop, tmp_
     assert not learner._task_ended
     assert learner.trainer.image_counts == {"task ends": ImageCount(4, 1)}
     teach(learner, [2, 3])
-    straight = made(Tidy)
+    straight = made(TrainsAtTaskEnd)
     teach(straight, [0, 1])
     straight.new_task()
     teach(straight, [2, 3])
@@ -316,7 +316,7 @@ def test_a_stop_around_the_end_of_a_task_neither_repeats_nor_skips_it(stop, tmp_
 def test_on_task_end_changes_later_steps():
     """Otherwise the tests above would detect nothing."""
     ends = []
-    for method in (Finetune, Tidy):
+    for method in (Finetune, TrainsAtTaskEnd):
         learner = made(method)
         teach(learner, [0, 1])
         learner.end_task()
@@ -435,7 +435,7 @@ def test_image_counts_add_up_by_purpose_and_are_saved(tmp_path):
 
 
 def test_the_images_of_a_scorer_are_counted_once_per_state():
-    learner = teach(made(Tidy), [0, 1])
+    learner = teach(made(TrainsAtTaskEnd), [0, 1])
     x, _ = batch([0, 1])
     for _ in range(3):
         learner.scores(x)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from stopping import coloured_stream, live, small
+from resumed import coloured_stream, learn_range, small
 
 import onepass
 from onepass import InputError
@@ -30,7 +30,7 @@ def stream():
 
 def alive(key, stream):
     learner = small(key)
-    live(learner, stream, 0, STEPS)
+    learn_range(learner, stream, 0, STEPS)
     return learner
 
 
@@ -65,7 +65,7 @@ def test_removed_samples_are_in_no_later_file_and_learning_resumes_exactly(key, 
     assert found_in(tmp_path / "before.pt", samples) > 0 == found_in(tmp_path / "after.pt", samples)
     opened = onepass.open(tmp_path / "after.pt", device="cpu")
     for either in (learner, opened):
-        live(either, stream, STEPS, STEPS + 4)
+        learn_range(either, stream, STEPS, STEPS + 4)
     assert opened.state_sha256() == learner.state_sha256()
 
 
@@ -91,7 +91,7 @@ def test_a_learner_with_an_emptied_memory_learns_on(key, stream):
     assert (report.left, len(learner.kept)) == (0, 0)
     learner.predict(stream.dataset.test_x)
     learner.end_task()
-    live(learner, stream, STEPS)
+    learn_range(learner, stream, STEPS)
     assert torch.isfinite(learner.scores(stream.dataset.test_x)).all()
 
 

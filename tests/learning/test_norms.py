@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from replaying import BOUNDARY, Normed, Times, as_images, batches, corners, learned, small
-from selfteaching import Normed as AfterALayer
+from distilling import LinearNorm as AfterALayer
+from tiny_learners import BOUNDARY, Magnify, NormOnly, as_images, batches, corners, learned, small
 from torch import nn
 
 import onepass
@@ -45,7 +45,7 @@ MANY = [list(range(first, first + 12)) for first in (0, 12, 24)]
     ],
 )
 def test_two_thirds_of_the_statistics_belong_to_the_newest_classes(kind, average, old, new, share):
-    learner = small(kind, net=Normed(), memory=50, norms="memory", average=average)
+    learner = small(kind, net=NormOnly(), memory=50, norms="memory", average=average)
     learned(learner, far_apart([*old, BOUNDARY, *new]))
     held = learner.kept
     is_new = torch.isin(held.y, torch.tensor(new))
@@ -61,12 +61,12 @@ def test_the_share_of_the_newest_classes_on_cifar100_and_tinyimagenet(old, new, 
 
 
 def test_a_boundary_changes_nothing_until_new_classes_arrive(tmp_path):
-    learner = small(ER, net=Normed(), memory=40, norms="memory")
+    learner = small(ER, net=NormOnly(), memory=40, norms="memory")
     learned(learner, far_apart([*OLD, BOUNDARY, *NEW]))
     before = statistics(learner)
     learner.new_task()
     learner.save(tmp_path / "learner.pt")
-    opened = onepass.open(tmp_path / "learner.pt", net=Normed(), device="cpu")
+    opened = onepass.open(tmp_path / "learner.pt", net=NormOnly(), device="cpu")
     for got in (*statistics(learner), *statistics(opened)):
         assert any(torch.equal(got, value) for value in before)
     learned(learner, far_apart([[4, 5] * 6]))
@@ -74,7 +74,7 @@ def test_a_boundary_changes_nothing_until_new_classes_arrive(tmp_path):
 
 
 def test_in_the_first_task_the_statistics_use_the_whole_memory():
-    learner = learned(small(ER, net=Normed(), memory=40, norms="memory"), far_apart(OLD))
+    learner = learned(small(ER, net=NormOnly(), memory=40, norms="memory"), far_apart(OLD))
     held = learner.kept
     expected = moments(held.x, torch.full((len(held),), 1 / len(held)))
     for got, value in zip(statistics(learner), expected, strict=True):
@@ -109,7 +109,7 @@ def frozen():
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"net": Times()}, id="nothing normalises"),
+        pytest.param({"net": Magnify()}, id="nothing normalises"),
         pytest.param({"net": frozen()}, id="what normalises is frozen"),
         pytest.param({"net": AfterALayer(), "memory": 0}, id="nothing is kept"),
     ],

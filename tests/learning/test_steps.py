@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from teaching import TASKS, batch, made, teach
+from label_vectors import TASKS, batch, made, teach
 from torch import nn
 
 from onepass import ER, Finetune

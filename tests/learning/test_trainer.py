@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from teaching import TASKS, batch, made, register, reopened, teach
+from label_vectors import TASKS, batch, made, register, reopened, teach
 from torch import nn
 
 from onepass import ER, Finetune

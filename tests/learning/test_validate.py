@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from stopping import coloured_stream, live, small
+from resumed import coloured_stream, learn_range, small
 
 import onepass
 from onepass import CheckpointError
@@ -21,7 +21,7 @@ def stream():
 @cache
 def some_learner(stream):
     learner = small("er")
-    live(learner, stream, 0, 3)
+    learn_range(learner, stream, 0, 3)
     return learner
 
 
@@ -124,7 +124,7 @@ def test_the_error_names_an_invalid_entry_and_nothing_is_opened(
 
 def test_a_balanced_memory_with_wrong_counts_is_refused(stream, tmp_path):
     learner = small("gdumb")
-    live(learner, stream, 0, 3)
+    learn_range(learner, stream, 0, 3)
     content = checkpoint.checkpoint_content(learner)
     content["state"]["parts"]["store"]["held"][0] += 1
     checkpoint.write_checkpoint(tmp_path / "odd.pt", content)

@@ -1,7 +1,7 @@
 """Tests the removal of samples from memories: what remains, and what fills the free slots."""
 
 import torch
-from memories import generator, held, numbers, reservoir
+from stores import generator, held, numbers, reservoir
 
 from onepass.memory import BalancedMemory, HeldOutSet, Reservoir
 

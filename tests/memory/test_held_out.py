@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, evenly, generator, held, numbers, reservoir
+from stores import PROPERTY, generator, held, numbers, p_even, reservoir
 
 from onepass.base.errors import CheckpointError
 from onepass.memory import FilteredReservoir, HeldOutSet
@@ -55,7 +55,7 @@ def test_accepted_samples_are_kept_equally_often_and_others_never():
             store.add(*numbers(first, first + 5), accept=part)
         counts.update(held(store))
     assert sorted(counts) == [0, 2, 3, 5, 7, 8, 10, 12, 13]
-    assert evenly(list(counts.values())) > 1e-3
+    assert p_even(list(counts.values())) > 1e-3
 
 
 # ---- the held-out set

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, filled, generator, reservoir, samples
+from stores import PROPERTY, filled_with, generator, is_even, p_even, reservoir, samples
 
 from onepass.base.parts import Samples
 from onepass.memory import MixedReservoir
@@ -34,7 +34,9 @@ def negative(labels):
 
 
 def queues_of(stream, kept, drawn, seed=0):
-    return CandidateQueues(filled(kept, capacity=12, seed=seed), negative(stream), IS_NEW, drawn)
+    return CandidateQueues(
+        filled_with(kept, capacity=12, seed=seed), negative(stream), IS_NEW, drawn
+    )
 
 
 def taken(queues, group):
@@ -69,7 +71,7 @@ def test_a_queue_holds_its_stream_samples_in_order_and_then_memory_samples(
 def test_the_old_queue_equals_that_of_a_mask_of_the_old_classes(stream, kept, drawn, seed):
     queues = queues_of(stream, kept, drawn, seed)
     masks = (~IS_NEW, IS_NEW)
-    slots, genuine = filled(kept, capacity=12, seed=seed).draw_slots(max(drawn), masks)
+    slots, genuine = filled_with(kept, capacity=12, seed=seed).draw_slots(max(drawn), masks)
     for group in (OLD, NEW):
         from_memory = taken(queues, group)[int(queues.stream_counts[group]) :]
         named = slots[group][genuine[group]].tolist()
@@ -111,7 +113,7 @@ def test_missing_samples_repeat_genuine_ones_evenly_at_weight_0(stream, kept, dr
     assert got.x.shape == got.y.shape == got.weight.shape == (size,)
     assert got.weight.tolist() == [float(place < len(members)) for place in range(size)]
     everyone = taken(queues, OLD) + taken(queues, NEW)
-    assert even(got.x.tolist(), members or everyone)
+    assert is_even(got.x.tolist(), members or everyone)
 
 
 @pytest.mark.parametrize("group", [OLD, NEW])
@@ -132,8 +134,8 @@ def test_padding_of_a_mix_repeats_every_sample_in_turn():
         plan_old_then_new(torch.tensor(6), torch.tensor(10), 16)
     )  # the old queue is empty
     assert mixed.weight.tolist() == [0] * 6 + [1] * 4 + [0] * 6
-    assert even(mixed.x.tolist()[:6], [-1, -2, -3, -4])
-    assert even(mixed.x.tolist()[6:], [-1, -2, -3, -4])
+    assert is_even(mixed.x.tolist()[:6], [-1, -2, -3, -4])
+    assert is_even(mixed.x.tolist()[6:], [-1, -2, -3, -4])
 
 
 @PROPERTY
@@ -182,14 +184,14 @@ def test_plans_can_be_taken_together_or_one_after_the_other():
 
 def test_a_group_with_the_smaller_limit_still_draws_uniformly():
     labels, counts = [0, 1, 0, 1, 1, 0, 1, 1], np.zeros(8)
-    store = filled(labels, seed=9)
+    store = filled_with(labels, seed=9)
     for _ in range(5000):
         queues = CandidateQueues(store, negative([0]), IS_NEW, drawn=(5, 1))
         assert queues.length.tolist() == [1 + 3, 1]
         counts[int(queues.take(plan_for_group(NEW, 0, 1, CPU)).x)] += 1
     wanted = np.flatnonzero(labels)
     assert counts.sum() == counts[wanted].sum()
-    assert evenly(counts[wanted]) > 1e-3
+    assert p_even(counts[wanted]) > 1e-3
 
 
 def test_a_batch_holds_raw_images_as_they_are():

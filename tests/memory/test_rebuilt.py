@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, generator, held, numbers
+from stores import PROPERTY, generator, held, numbers
 
 from onepass.memory import FillFirst, RebuiltMemory, Reservoir, TaskReservoir
 

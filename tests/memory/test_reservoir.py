@@ -7,7 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, filled, generator, held, numbers, reservoir, samples
+from stores import (
+    PROPERTY,
+    filled_with,
+    generator,
+    held,
+    is_even,
+    numbers,
+    p_even,
+    reservoir,
+    samples,
+)
 
 from onepass.base.errors import CheckpointError
 from onepass.base.parts import Samples
@@ -61,7 +71,7 @@ def test_every_sample_is_kept_with_probability_capacity_over_offered():
     expected = capacity / sum(sizes)
     deviation = np.sqrt(expected * (1 - expected) / runs)
     assert np.abs(count / runs - expected).max() < 4 * deviation
-    assert evenly(count) > 1e-3
+    assert p_even(count) > 1e-3
 
 
 def test_if_two_samples_of_a_batch_draw_one_slot_the_later_stays():
@@ -117,7 +127,7 @@ def test_the_bytes_are_those_of_the_samples_and_their_labels():
 @PROPERTY
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 20), st.integers(0, 10**6))
 def test_a_masked_draw_returns_each_wanted_sample_at_most_once_and_no_other(labels, count, seed):
-    store = filled(labels, capacity=30, seed=seed)
+    store = filled_with(labels, capacity=30, seed=seed)
     among = torch.tensor([False, True, False, True, False])
     eligible = [slot for slot, label in enumerate(labels) if label in (1, 3)]
     drawn = store.draw(count, fallback=samples([0, 2], [-1, -2]), among=among)
@@ -125,7 +135,7 @@ def test_a_masked_draw_returns_each_wanted_sample_at_most_once_and_no_other(labe
     assert len(kept) == len(set(kept)) == min(count, len(eligible))
     assert set(kept) <= set(eligible)
     # Missing samples repeat drawn ones, or stream samples if there are none.
-    assert even(drawn.x.tolist(), kept or [-1, -2])
+    assert is_even(drawn.x.tolist(), kept or [-1, -2])
     assert drawn.x.shape == (count,)
     label_of = {-1: 0, -2: 2, **dict(enumerate(labels))}
     assert drawn.y.tolist() == [label_of[value] for value in drawn.x.tolist()]
@@ -136,7 +146,7 @@ def test_a_masked_draw_returns_each_wanted_sample_at_most_once_and_no_other(labe
 def test_each_group_of_classes_gets_its_own_slots(labels, count, seed):
     groups = ({1, 3}, {0}, {2, 4}, set(), {0, 1, 2, 3, 4})
     masks = [torch.tensor([row in group for row in range(5)]) for group in groups]
-    slots, genuine = filled(labels, capacity=30, seed=seed).draw_slots(count, masks)
+    slots, genuine = filled_with(labels, capacity=30, seed=seed).draw_slots(count, masks)
     assert slots.shape == genuine.shape == (5, count)
     for row, real, group in zip(slots, genuine, groups, strict=True):
         eligible = {slot for slot, label in enumerate(labels) if label in group}
@@ -144,33 +154,33 @@ def test_each_group_of_classes_gets_its_own_slots(labels, count, seed):
         assert len(kept) == len(set(kept)) == min(count, len(eligible))
         assert set(kept) <= eligible
         if eligible:
-            assert even(row.tolist(), kept)
+            assert is_even(row.tolist(), kept)
 
 
 def test_draws_for_two_groups_are_uniform_and_independent():
     labels = [0, 1, 0, 1, 1, 0, 1, 1]
-    store, masks = filled(labels, seed=6), list(torch.eye(2, dtype=torch.bool))
+    store, masks = filled_with(labels, seed=6), list(torch.eye(2, dtype=torch.bool))
     joint = dict.fromkeys(itertools.product([0, 2, 5], [1, 3, 4, 6, 7]), 0)
     for _ in range(6000):
         first, second = store.draw_slots(1, masks)[0].flatten().tolist()
         joint[first, second] += 1
     assert len(joint) == 15
-    assert evenly(list(joint.values())) > 1e-3
+    assert p_even(list(joint.values())) > 1e-3
 
 
 def test_a_masked_draw_is_uniform_among_the_wanted():
     labels = [0, 1, 0, 1, 1, 0, 1, 1, 0, 1]
-    store, among = filled(labels, seed=5), torch.tensor([False, True])
+    store, among = filled_with(labels, seed=5), torch.tensor([False, True])
     counts = np.zeros(10)
     for _ in range(6000):
         counts[store.draw_slots(2, [among])[0][0]] += 1
     wanted = np.flatnonzero(labels)
     assert counts.sum() == counts[wanted].sum() == 12_000
-    assert evenly(counts[wanted]) > 1e-3
+    assert p_even(counts[wanted]) > 1e-3
 
 
 def test_slots_that_were_never_filled_are_never_drawn():
-    store = filled([0, 0, 0], capacity=50)
+    store = filled_with([0, 0, 0], capacity=50)
     for groups in (None, [torch.tensor([True])], [torch.tensor([True]), torch.tensor([True])]):
         slots, genuine = store.draw_slots(10, groups)
         assert sorted(slots[genuine].tolist()) == sorted([0, 1, 2] * len(groups or [None]))
@@ -215,7 +225,7 @@ def test_a_state_does_not_change_later():
     ],
 )
 def test_an_impossible_state_is_refused(change, message):
-    store = filled([0, 1, 2], capacity=4)
+    store = filled_with([0, 1, 2], capacity=4)
     reservoir(4).expect(store.state_dict(), 3, "kept")
     with pytest.raises(CheckpointError, match=message):
         reservoir(4).expect({**store.state_dict(), **change}, 3, "kept")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, generator
+from stores import PROPERTY, generator, is_even, p_even
 
 from onepass.memory import draw_distinct, nth_true
 
@@ -54,7 +54,7 @@ def test_a_draw_larger_than_the_population_repeats_it(count, seed, data):
     assert sorted(drawn[:population].tolist()) == list(range(population))
     assert genuine.tolist() == [place < population for place in range(count)]
     assert drawn[population:].tolist() == [place % population for place in range(population, count)]
-    assert even(drawn.tolist(), range(population))
+    assert is_even(drawn.tolist(), range(population))
 
 
 def test_an_empty_population_gives_zeros_that_are_not_genuine():
@@ -77,9 +77,9 @@ def test_every_element_every_pair_and_every_order_is_equally_likely(population):
     assert single.sum() == count * draws
     # Counts of draws without replacement vary less than multinomial ones: these tests are
     # conservative.
-    assert evenly(first) > 1e-3
-    assert evenly(single) > 1e-3
-    assert evenly(list(pairs.values())) > 1e-3
+    assert p_even(first) > 1e-3
+    assert p_even(single) > 1e-3
+    assert p_even(list(pairs.values())) > 1e-3
 
 
 @pytest.mark.parametrize("population", [4, 9], ids=["listed", "above four times the count"])
@@ -89,7 +89,7 @@ def test_draws_of_one_call_are_independent(population):
         both = draw_distinct(2, torch.full((200, 2), population), source)[0]
         for first, second in both[..., 0].tolist():
             joint[first, second] += 1
-    assert evenly(joint.flatten()) > 1e-3
+    assert p_even(joint.flatten()) > 1e-3
 
 
 def test_a_seed_repeats_its_draws_and_another_seed_does_not():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from memories import PROPERTY, as_on_a_device, evenly, filled, generator
+from stores import PROPERTY, as_on_gpu, filled_with, generator, p_even
 
 from onepass import InputError
 from onepass.base.parts import Samples
@@ -239,7 +239,7 @@ def test_other_fields_do_not_widen():
 @PROPERTY
 @given(st.integers(0, 12), st.integers(1, 9), st.integers(1, 4), st.integers(0, 10**6))
 def test_each_of_several_draws_is_without_replacement(size, count, draws, seed):
-    store = filled([0] * size, capacity=12, seed=seed)
+    store = filled_with([0] * size, capacity=12, seed=seed)
     slots, genuine = store.draw_independent_slots(draws, count)
     assert slots.shape == genuine.shape == (draws, count)
     for row, real in zip(slots, genuine, strict=True):
@@ -250,11 +250,11 @@ def test_each_of_several_draws_is_without_replacement(size, count, draws, seed):
 
 
 def test_draws_are_independent():
-    store, joint = filled([0] * 5, seed=4), np.zeros((5, 5))
+    store, joint = filled_with([0] * 5, seed=4), np.zeros((5, 5))
     for _ in range(5000):
         (first, second), _ = store.draw_independent_slots(2, 1)
         joint[int(first), int(second)] += 1
-    assert evenly(joint.flatten()) > 1e-3
+    assert p_even(joint.flatten()) > 1e-3
 
 
 # ---- the group of all other classes
@@ -291,7 +291,7 @@ def alike(first, second):
 def test_a_device_stores_the_same_samples_as_the_host(capacity, sizes, seed):
     ours, theirs = (made(Reservoir, capacity, seed) for _ in range(2))
     fill(ours, sizes)
-    with as_on_a_device(), mock.patch.object(theirs, "write", wraps=theirs.write) as write:
+    with as_on_gpu(), mock.patch.object(theirs, "write", wraps=theirs.write) as write:
         fill(theirs, sizes)
     assert alike(everything(ours), everything(theirs))
     for call in write.call_args_list:  # a device may order two writes to one slot either way
@@ -307,6 +307,6 @@ def test_a_device_draws_the_same_slots_as_the_host(size, count, seed):
     ours, theirs = (fill(made(Reservoir, 100, seed), [size] if size else []) for _ in range(2))
     fallback = Samples(torch.full((3, 2), 7.0), torch.tensor([1, 2, 3]), torch.ones(3))
     found = ours.draw(count, fallback)
-    with as_on_a_device():
+    with as_on_gpu():
         assert alike(found, theirs.draw(count, fallback))
     assert alike(everything(ours), everything(theirs))

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import Normed, as_samples, corners, random_batches, steps_before
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import NormOnly, as_samples, corners, random_batches, steps_before
 from torch import Tensor
 
 import onepass
@@ -396,8 +396,8 @@ def test_batchnorm_sees_stream_and_replay_together():
     settings = {"memory": 100, "replay": 64, "seed": 1, "device": "cpu", "lr": 0.01}
     apart = []
     for forwards in ("joint", "separate"):
-        ours = ASER(**settings, net=Normed())
-        er = onepass.ER(**settings, net=Normed(), loss="mean", forwards=forwards)
+        ours = ASER(**settings, net=NormOnly())
+        er = onepass.ER(**settings, net=NormOnly(), loss="mean", forwards=forwards)
         for x, y in batches(6):
             ours.learn(x, y)
             er.learn(x, y)
@@ -413,7 +413,7 @@ def test_the_memory_is_judged_after_the_step(monkeypatch):
 
 
 def test_scoring_moves_no_statistics_and_needs_no_augmentation():
-    given = taught(6, net=Normed())
+    given = taught(6, net=NormOnly())
     stream, before = as_samples(given, *batch([0, 1])), given.params_sha256()
     given.retrieve(stream)
     given.update(stream)

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import (
     BOUNDARY,
-    as_batch,
     as_images,
+    as_tuples,
     batches,
     learned,
     naive_cross_entropy,
@@ -102,7 +102,7 @@ def test_separable_samples_and_logits_of_any_size_give_finite_numbers(size):
 def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -> float:
     """Without T^2, by plain loops."""
     found = []
-    for (logits, _, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+    for (logits, _, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if weight and rows:
             own, other = (torch.tensor([o[c] / t for c in rows]) for o in (logits, theirs))
             p = other.softmax(dim=0)

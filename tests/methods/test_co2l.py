@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import BOUNDARY, Normed, as_images, batches, learned, on_every_forward, small
+from expected_settings import COMPARABLE, defaults, official
 from sklearn.linear_model import LogisticRegression
+from tiny_learners import BOUNDARY, NormOnly, as_images, batches, learned, on_every_forward, small
 from torch import Tensor, nn
 
 from onepass import SCR
@@ -99,7 +99,7 @@ def naive_contrast(z: Tensor, y: list[int], weight: list, anchors: set[int], t: 
     [
         ({}, False),
         ({"temperature": 0.1, "distillation": 3.0, "relation_temperature": 0.5}, False),
-        ({"net": Normed()}, False),
+        ({"net": NormOnly()}, False),
         ({"augment": "crop-grey", "mirror": True}, True),
     ],
     ids=["default", "settings", "normed", "images"],
@@ -212,7 +212,7 @@ def test_scores_do_not_change_with_the_scale_of_features():
 
 
 def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
-    learner = learned(co2l(net=Normed(), memory=6), batches(TASKS[:3]))
+    learner = learned(co2l(net=NormOnly(), memory=6), batches(TASKS[:3]))
     before, held = learner.state_sha256(), int(learner.store.size)
     x = learner.store.x[:held]
     norm = learner.model.body.norm

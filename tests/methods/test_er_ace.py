@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import (
     BOUNDARY,
-    Times,
+    Magnify,
     batches,
     kept_logits,
     naive_cross_entropy,
@@ -145,7 +145,7 @@ def test_classes_not_yet_seen_take_no_part():
 
 
 def test_the_cosine_classifier_has_scale_ten_and_knows_no_length():
-    small, large = (er_ace(net=Times(factor), classifier="cosine") for factor in (1, 7))
+    small, large = (er_ace(net=Magnify(factor), classifier="cosine") for factor in (1, 7))
     for item in batches(TASKS):
         if item == BOUNDARY:
             small.new_task()

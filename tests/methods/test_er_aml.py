@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from scipy import stats
+from tiny_learners import (
     BOUNDARY,
-    Times,
+    Magnify,
     as_images,
     batches,
     naive_cross_entropy,
@@ -19,7 +20,6 @@ from replaying import (
     parameters,
     small,
 )
-from scipy import stats
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
@@ -370,7 +370,7 @@ def test_after_the_first_task_the_stream_moves_the_head_no_more():
 
 
 def test_the_length_of_features_does_not_matter():
-    small, large = learner_of(net=Times(1)), learner_of(net=Times(7))
+    small, large = learner_of(net=Magnify(1)), learner_of(net=Magnify(7))
     for item in batches(TASKS):
         if item == BOUNDARY:
             small.new_task()

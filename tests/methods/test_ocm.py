@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import Trained, naive_cross_entropy
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import Trained, naive_cross_entropy
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError

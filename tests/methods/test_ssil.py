@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from naive_linear import recorded
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from naive_linear import record_calls
+from tiny_learners import (
     BOUNDARY,
-    as_batch,
     as_images,
+    as_tuples,
     batches,
     kept_logits,
     learned,
@@ -89,7 +89,7 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
     new, old = tasks[-1], set().union(*tasks[:-1])
     of_new, of_old, divergence = [], [], []
     t = learner.temperature
-    for (logits, y, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+    for (logits, y, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if not weight:
             continue
         rivals, losses = (new, of_new) if y in new else (old, of_old)
@@ -192,7 +192,7 @@ def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_sa
     learner, sizes = ssil(net=with_batchnorm()), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
-    asked = recorded(learner.previous.model, "features")
+    asked = record_calls(learner.previous.model, "features")
     learned(learner, batches([[0, 1, 2], BOUNDARY, [3, 4]]))
     assert sizes == [len(views) for views, _ in asked] == [15, 14]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from registries import put_back
+from isolated_registries import isolate_registries
 from torch import nn
 
 import onepass
@@ -15,7 +15,7 @@ from onepass.nets import MLP, NETWORKS, backbone, network, preprocessing
 
 @pytest.fixture(autouse=True)
 def own_networks(monkeypatch):
-    put_back(monkeypatch, NETWORKS)
+    isolate_registries(monkeypatch, NETWORKS)
 
 
 def generator(seed=0):

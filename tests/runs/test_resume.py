@@ -19,14 +19,14 @@ from command import (
     command,
     events,
     execute_until_write,
-    names,
+    file_names,
     onepass,
     process,
-    same,
     timeless,
     untouched,
+    values_of,
 )
-from following import After, Following, Stopped, stop_after
+from recording_listeners import ActAfter, RecordingListener, Stopped, stop_after
 
 from onepass import InputError, Learner
 from onepass.base.errors import CheckpointError, RunError, WriteError
@@ -125,7 +125,13 @@ def test_twenty_kills_at_random_moments_change_no_bit(
     for key in ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps"):
         assert done.record[key] == whole[key]
     assert timeless(events(folder)) == timeless(events(Path(whole["out"])))
-    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
+    assert file_names(folder) == {
+        "run.json",
+        "events.jsonl",
+        "checkpoint.pt",
+        "result.json",
+        "log.txt",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +165,7 @@ def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
     assert not (folder / "result.json").exists()
     assert step_of(folder) == step
     result = run_job(job, tmp_path, resume=True, checkpoint=20)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
 
 
@@ -250,7 +256,7 @@ def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(job, tmp_path / "broken", checkpoint=7, listeners=[stop_after(15)])
     result = run_job(job, tmp_path / "broken", resume=True, checkpoint=7)
-    assert same(result, SAME) == same(whole, SAME)
+    assert values_of(result, SAME) == values_of(whole, SAME)
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -276,7 +282,7 @@ def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
         run_job(job, tmp_path, checkpoint=step, listeners=[stop_after(step)])
     assert step_of(tmp_path / job.folder_name) == step
     result = run_job(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -306,12 +312,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one_usable(
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        run_job(job, tmp_path, checkpoint=20, listeners=[After(30, fail_from_now_on)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(30, fail_from_now_on)])
     monkeypatch.undo()
     assert step_of(folder) == 20
     assert not list(folder.glob(".*.partial"))
     result = run_job(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
 
 
 def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result) -> None:
@@ -323,7 +329,7 @@ def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"step": 26, "ta')
     result = run_job(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
     assert not list(folder.glob(".*.partial"))
 
@@ -332,11 +338,11 @@ def test_without_checkpoints_a_broken_run_starts_again(tmp_path: Path, short: Re
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
         run_job(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
-    following = Following()
+    following = RecordingListener()
     result = run_job(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
     assert following.told[0] == ("started", 0)
     assert following.steps == list(range(1, 61))
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -348,11 +354,11 @@ def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: Result) -> 
             arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
             others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
 
-    result = run_job(job, tmp_path, checkpoint=20, listeners=[After(25, try_it_too)])
+    result = run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, try_it_too)])
     (other,) = others
     assert other.status == 2
     assert "another process" in other.error
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
 
 
 def test_an_existing_run_is_not_run_again_unasked(tmp_path: Path) -> None:
@@ -385,7 +391,7 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
     with untouched(tmp_path), pytest.raises(RunError, match=rf"{lock} .*link"):
         run_job(job, tmp_path, resume=True)
     lock.unlink()
-    assert same(run_job(job, tmp_path, resume=True), SAME) == same(short, SAME)
+    assert values_of(run_job(job, tmp_path, resume=True), SAME) == values_of(short, SAME)
 
 
 def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: Result) -> None:
@@ -398,13 +404,13 @@ def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: 
         path.symlink_to(precious)
 
     with pytest.raises(WriteError, match=rf"{path} .*link"):
-        run_job(job, tmp_path, checkpoint=20, listeners=[After(25, replace)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, replace)])
     with untouched(tmp_path), pytest.raises(CheckpointError, match=f"^{path} "):
         run_job(job, tmp_path, resume=True)
     (tmp_path / "aside").replace(path)
     result = run_job(job, tmp_path, resume=True)
     assert precious.read_text() == "precious"
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -423,14 +429,14 @@ def test_the_result_is_made_of_what_the_run_knows_whatever_becomes_of_its_events
     """Before a stop and after it; the file is whole again at the end."""
     job = Job("er", "synthetic", device="cpu")
     path = tmp_path / job.folder_name / "events.jsonl"
-    changes = [After(step, lambda: CHANGES[change](path)) for step in (15, 45)]
+    changes = [ActAfter(step, lambda: CHANGES[change](path)) for step in (15, 45)]
     with pytest.raises(Stopped):
         stop = stop_after(25)
         stop.key = "stop"
         run_job(job, tmp_path, checkpoint=20, listeners=[changes[0], stop])
     result = run_job(job, tmp_path, resume=True, listeners=[changes[1]])
     keys = (*SAME, "anytime_accuracy", "points")
-    assert same(result, keys) == same(short, keys)
+    assert values_of(result, keys) == values_of(short, keys)
     assert timeless(events(path.parent)) == timeless(events(Path(short.out)))
 
 
@@ -462,7 +468,7 @@ def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again
     files = {key: extent for key, extent in files.items() if extent["bytes"]}
     assert files.keys() == {"events", "balance"}
     seen = {}
-    follow = After(21, lambda: seen.update({key: read(key) for key in files}))
+    follow = ActAfter(21, lambda: seen.update({key: read(key) for key in files}))
 
     def read(key: str) -> bytes:
         return (stopped / f"{key}.jsonl").read_bytes()

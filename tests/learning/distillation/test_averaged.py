@@ -5,8 +5,8 @@ import copy
 
 import pytest
 import torch
-from replaying import BOUNDARY, batches, corners, learned, small
-from selfteaching import TASKS, Normed, same, weights
+from distilling import TASKS, LinearNorm, same, weights
+from tiny_learners import BOUNDARY, batches, corners, learned, small
 
 import onepass
 from onepass import ER, BiC, Finetune
@@ -34,7 +34,7 @@ def test_an_average_of_decay_0_predicts_like_the_network(key):
     exact."""
     kind, x = registry.get(key).learner, corners([0, 1, 2, 3], torch.Generator().manual_seed(1))[0]
     plain, averaged = (
-        learned(small(kind, net=Normed(), lr=0.05, average=rule), batches(TASKS))
+        learned(small(kind, net=LinearNorm(), lr=0.05, average=rule), batches(TASKS))
         for rule in (None, 0.0)
     )
     assert averaged.trainer.distillation.averaged is not None
@@ -43,7 +43,7 @@ def test_an_average_of_decay_0_predicts_like_the_network(key):
 
 def test_the_average_grows_with_the_head():
     labels = [[0, 1, 1], BOUNDARY, list(range(20)), [3, 19, 18]]
-    learner = learned(small(ER, net=Normed(), lr=0.05, average=0.0), batches(labels))
+    learner = learned(small(ER, net=LinearNorm(), lr=0.05, average=0.0), batches(labels))
     head, averaged = learner.model.head, learner.trainer.distillation.averaged.model.head
     assert averaged.capacity == 32
     torch.testing.assert_close(averaged.weight, head.weight)
@@ -52,7 +52,7 @@ def test_the_average_grows_with_the_head():
 
 @pytest.mark.parametrize("rule", [0, 0.5, 0.99, "growing"])
 def test_the_average_of_a_constant_network_is_that_network_bit_for_bit(rule):
-    learner = small(Finetune, net=Normed(), average=rule)
+    learner = small(Finetune, net=LinearNorm(), average=rule)
     learner.prepare((6,), torch.float32)
     for _ in range(50):
         learner.trainer.distillation.averaged.follow()
@@ -139,7 +139,7 @@ def test_the_average_counts_optimiser_steps():
 
 def test_bic_corrects_the_logits_of_the_average():
     """The correction is fitted to the logits of the predicting network."""
-    settings = {"net": Normed(), "lr": 0.05, "memory": 40, "validation": 0.5, "average": 0.9}
+    settings = {"net": LinearNorm(), "lr": 0.05, "memory": 40, "validation": 0.5, "average": 0.9}
     learner = learned(small(BiC, **settings), batches(TASKS))
     other, before = copy.deepcopy(learner), learner.correction.state_dict()
     with torch.no_grad():

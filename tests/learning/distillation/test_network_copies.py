@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from registries import put_back
-from replaying import with_batchnorm
+from isolated_registries import isolate_registries
+from tiny_learners import with_batchnorm
 
 from onepass import ER
 from onepass.learning.memory_contents import copy_bytes
@@ -20,7 +20,7 @@ DECAY = 0.9
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """Registers the learner below during a test, so that it can be saved."""
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     method("remembering", paper="a test", year=0)(Remembering)
 
 

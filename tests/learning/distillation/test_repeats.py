@@ -3,8 +3,8 @@ repeat."""
 
 import pytest
 import torch
-from replaying import BOUNDARY, batches, flat, learned, random_batches, small
-from selfteaching import TASKS, Normed
+from distilling import TASKS, LinearNorm
+from tiny_learners import BOUNDARY, batches, flat, learned, random_batches, small
 
 from onepass import ER, GSS, BiC
 from onepass.learning import registry
@@ -37,7 +37,7 @@ def learn_by_hand(learner, x, y, times):
 @pytest.mark.parametrize("key", ["er", "gsa", "gss", "aser", "derpp", "bic", "rainbow-rt"])
 def test_repeats_equal_steps_that_store_the_batch_once(key, taught):
     kind = registry.get(key).learner
-    settings = {"net": Normed(), "lr": 0.05, **taught}
+    settings = {"net": LinearNorm(), "lr": 0.05, **taught}
     repeated, by_hand = small(kind, repeats=3, **settings), small(kind, **settings)
     for item in batches(TASKS):
         if item == BOUNDARY:
@@ -64,7 +64,7 @@ def test_the_memory_is_offered_each_sample_once(key, monkeypatch):
         "_count_offered",
         lambda store, more: (offered.append(int(more)), count_offered(store, more)),
     )
-    learned(small(registry.get(key).learner, net=Normed(), lr=0.05, repeats=3), batches(TASKS))
+    learned(small(registry.get(key).learner, net=LinearNorm(), lr=0.05, repeats=3), batches(TASKS))
     assert offered == [len(labels) for labels in TASKS if labels != BOUNDARY]
 
 
@@ -74,7 +74,7 @@ def test_gss_keeps_the_contract_too():
 
 
 def test_no_repeat_trains_on_samples_that_bic_holds_out(monkeypatch):
-    learner = small(BiC, net=Normed(), lr=0.05, memory=40, validation=0.5, repeats=3)
+    learner = small(BiC, net=LinearNorm(), lr=0.05, memory=40, validation=0.5, repeats=3)
     trained, held = [], []
     forward = learner.forward
 

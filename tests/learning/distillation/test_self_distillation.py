@@ -11,8 +11,8 @@ import pytest
 import torch
 from command import onepass as command
 from command import refused
-from replaying import BOUNDARY, learned, small
-from teaching import register
+from label_vectors import register
+from tiny_learners import BOUNDARY, learned, small
 
 import onepass
 from onepass import ER, GSA, InputError

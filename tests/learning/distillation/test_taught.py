@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from replaying import BOUNDARY, Trained, batches, corners, flat, learned, small
-from selfteaching import TASKS, Normed, same, weights
+from distilling import TASKS, LinearNorm, same, weights
+from tiny_learners import BOUNDARY, Trained, batches, corners, flat, learned, small
 from torch import nn
 
 from onepass import ER, GSA, Finetune
@@ -21,15 +21,15 @@ from onepass.tools.forward_counter import record_forwards
 def test_without_distillation_and_repeats_nothing_changes():
     explicit = {"distil": 0.0, "distil_raw": True, "distil_temperature": 1.0, "repeats": 1}
     plain, other = (
-        learned(small(GSA, net=Normed(), average=0.9, **settings), batches(TASKS))
+        learned(small(GSA, net=LinearNorm(), average=0.9, **settings), batches(TASKS))
         for settings in ({}, explicit)
     )
     assert plain.state_sha256() == other.state_sha256()
 
 
 def test_without_distillation_the_average_is_not_evaluated_in_a_step():
-    learner = learned(small(ER, net=Normed(), average=0.9), batches(TASKS))
-    with record_forwards(Normed) as passes:
+    learner = learned(small(ER, net=LinearNorm(), average=0.9), batches(TASKS))
+    with record_forwards(LinearNorm) as passes:
         step = learner.learn(*corners([2, 3], torch.Generator()))
     assert "distil" not in step.terms
     assert [record.graded for record in passes] == [True]
@@ -39,7 +39,7 @@ def test_without_distillation_the_average_is_not_evaluated_in_a_step():
 def test_an_average_equal_to_the_network_teaches_nothing(forwards):
     """At the first step it is the network itself, and BatchNorm uses the batch's statistics in
     both."""
-    chosen = {"net": Normed(), "forwards": forwards, "average": 0.9, "lr": 0.5}
+    chosen = {"net": LinearNorm(), "forwards": forwards, "average": 0.9, "lr": 0.5}
     plain, taught = (small(ER, distil=distil, **chosen) for distil in (0.0, 5.0))
     x, y = corners([0, 1, 2], torch.Generator().manual_seed(1))
     for learner in (plain, taught):
@@ -55,7 +55,7 @@ def test_an_average_equal_to_the_network_teaches_nothing(forwards):
 
 
 def in_the_midst(**settings):
-    chosen = {"net": Normed(), "average": 0.8, "distil": 2.0, **settings}
+    chosen = {"net": LinearNorm(), "average": 0.8, "distil": 2.0, **settings}
     return learned(small(ER, **chosen), batches(TASKS))
 
 
@@ -194,7 +194,7 @@ def test_the_loss_equals_that_of_a_second_implementation(key, settings, raw, mir
     """This covers augmented images, an empty memory in the first step, and a second task."""
     learner = small(
         registry.get(key).learner,
-        net=Normed(16),
+        net=LinearNorm(16),
         lr=0.5,
         augment="crop-grey",
         mirror=mirror,
@@ -285,7 +285,7 @@ def test_the_optimiser_minimises_the_loss_plus_distillation(raw):
 
 def test_one_average_may_teach_and_another_predict():
     """The loss depends on the teacher alone, and predictions on the other average alone."""
-    settings = {"net": Normed(), "lr": 0.05, "distil": 2.0}
+    settings = {"net": LinearNorm(), "lr": 0.05, "distil": 2.0}
     both = learned(small(ER, average=0.5, distil_from=0.9, **settings), batches(TASKS))
     alone = learned(small(ER, distil_from=0.9, **settings), batches(TASKS))
     learner = learned(small(ER, average=0.9, **settings), batches(TASKS))

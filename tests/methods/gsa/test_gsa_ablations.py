@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from following_gsa import BALANCED, gsa, stream
-from replaying import flat, learned, small
-from watching_gsa import Watched, genuine
+from gsa_against_naive import BALANCED, gsa, stream
+from numbered_gsa import NumberedGSA, genuine
+from tiny_learners import flat, learned, small
 
 from onepass import ER, GSA, OCMGSA, Finetune
 from onepass.base.errors import InputError
@@ -84,7 +84,7 @@ def test_simple_cross_entropy_is_that_of_the_mix_and_of_its_old_part():
 
 def test_without_balance_the_mix_is_a_plain_draw_from_the_memory():
     """Of the stream batch nothing is in it, and new classes have the memory's share."""
-    watched = Watched(memory=40, mix=8, sampling="random")
+    watched = NumberedGSA(memory=40, mix=8, sampling="random")
     for _ in range(6):
         watched.learn([0, 1, 0, 1])
     watched.learner.new_task()
@@ -97,7 +97,7 @@ def test_without_balance_the_mix_is_a_plain_draw_from_the_memory():
 
 
 def test_with_nothing_in_the_memory_a_plain_draw_has_no_samples():
-    watched = Watched(memory=40, mix=8, sampling="random")
+    watched = NumberedGSA(memory=40, mix=8, sampling="random")
     assert genuine(watched.learn([0, 1, 0, 1]), {0, 1}) == []
 
 
@@ -117,7 +117,7 @@ def test_of_the_current_samples_those_count_that_even_the_classes_out():
 
 
 def test_x_new_is_even_once_the_memory_has_enough():
-    watched = Watched(memory=200, mix=64, current=64, even=True)
+    watched = NumberedGSA(memory=200, mix=64, current=64, even=True)
     for _ in range(12):
         watched.learn([0, 1, 2, 0, 1, 2])
     watched.learn([0, 0, 0, 0, 1, 1])

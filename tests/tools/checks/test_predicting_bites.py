@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from breaking import Broken, expect_failure
+from broken_learners import BrokenLearners, expect_failure
 from torch import nn
 
 from onepass import ER
 from onepass.tools.checks import CHECKS, predicting
 
-BROKEN = Broken()
+BROKEN = BrokenLearners()
 breaks = BROKEN.breaks
 
 

@@ -16,7 +16,7 @@ from onepass.nets import Head
 BOUNDARY = "boundary"
 
 
-class Times(nn.Module):
+class Magnify(nn.Module):
     """Features that are the inputs, magnified."""
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -56,7 +56,7 @@ def with_batchnorm() -> WithBatchNorm:
         return WithBatchNorm()
 
 
-class Normed(nn.Module):
+class NormOnly(nn.Module):
     """BatchNorm alone: its statistics tell whether something went through."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Normed(nn.Module):
 def small(kind: type, **settings: object):
     """A learner whose steps can be followed by hand: plain SGD, no augmentation."""
     defaults = {
-        "net": Times(),
+        "net": Magnify(),
         "memory": 30,
         "replay": 12,
         "mix": 12,
@@ -166,7 +166,7 @@ def as_samples(learner, x: Tensor, y: Tensor) -> Samples:
     return Samples(x, rows, torch.ones(len(y)))
 
 
-def as_batch(output: Output) -> list[tuple[list[float], int, float]]:
+def as_tuples(output: Output) -> list[tuple[list[float], int, float]]:
     """An output as a list of (logits, y, weight), for plain loops."""
     parts = (output.logits, output.y, output.weight)
     return list(zip(*(part.tolist() for part in parts), strict=True))
@@ -175,7 +175,7 @@ def as_batch(output: Output) -> list[tuple[list[float], int, float]]:
 def naive_cross_entropy(output: Output, among: set[int]) -> float:
     """The mean of -log e^{o_y} / sum over `among`."""
     losses = []
-    for logits, y, weight in as_batch(output):
+    for logits, y, weight in as_tuples(output):
         if weight:
             losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
     return sum(losses) / len(losses) if losses else 0.0
