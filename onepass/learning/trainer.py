@@ -163,6 +163,7 @@ class Trainer:
         # whether the current step is the first, the last of the repeats on its batch
         self.first_repeat = self.last_repeat = True
         self.unfinished = False  # whether a change that cannot be undone has begun and not ended
+        # generators that a step may advance; `initialisation` draws only when the head grows
         self._drawing = list(dict.fromkeys([self.rngs["draws"], self.rngs["augmentation"]]))
         self._statistics = [
             (module, name)
@@ -388,6 +389,7 @@ class Trainer:
         update. The head keeps its new capacity."""
         self.make_room(end)
         head = self.model.head
+        # the tensors by row of the head that assigning classes changes in place
         states = [self.optimizer.state.get(parameter, {}) for parameter in head.trainable]
         rows = [head.free, *(value for state in states for value in state.values() if value.ndim)]
         before = [tensor.clone() for tensor in rows]

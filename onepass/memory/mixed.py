@@ -77,6 +77,7 @@ class CandidateQueues:
     def take(self, plan: MixPlan) -> Samples:
         """Returns the samples of a plan. Past the end of its queue a group repeats it with weight
         0. A group with an empty queue repeats both queues instead."""
+        # `before`: genuine samples ahead of the group's queue; `cycle`: the length to wrap ranks at
         some, ends = self.length > 0, self._counts.view(2, -1)[:, -1]
         cycle = torch.where(some, self.length, ends[1])
         before = (ends - self.length) * some
