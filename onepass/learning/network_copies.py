@@ -203,6 +203,7 @@ class _TensorPairs:
     once, because the search takes about as long as a step of a small network."""
 
     def __init__(self, copied: Classifier, network: Classifier) -> None:
+        # frozen weights never change, so a copy made once stays right
         weights = zip(copied.parameters(), network.parameters(), strict=True)
         self.weights = [pair for pair in weights if pair[1].requires_grad]
         modules = zip(copied.modules(), network.modules(), strict=True)
