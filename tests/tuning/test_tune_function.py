@@ -1,4 +1,4 @@
-"""`onepass.tune`: in Python what the command does."""
+"""`onepass.tune`, which does in Python what the command does."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Heard(TuneListener):
         self.ends.append(state.run)
 
 
-def test_a_search_ends_as_that_of_the_command_and_tells_its_best(tmp_path: Path) -> None:
+def test_a_search_ends_like_that_of_the_command_and_returns_its_best(tmp_path: Path) -> None:
     heard = Heard()
     best = tuned(tmp_path / "python", listener=heard)
     (tmp_path / "space.toml").write_text(FILE)
@@ -77,7 +77,7 @@ def test_a_search_ends_as_that_of_the_command_and_tells_its_best(tmp_path: Path)
     assert (again.run, again.best, again.value) == (None, best.best, best.value)
 
 
-def test_arguments_win_over_the_defaults_and_settings_are_values(tmp_path: Path) -> None:
+def test_arguments_override_the_files_defaults_and_settings_may_be_values(tmp_path: Path) -> None:
     space = {**SPACE, "defaults": {**SPACE["defaults"], "memory": 30, "set": {"replay": 16}}}
     best = tuned(tmp_path, space, 1, memory=20, settings={"replay": 8, "head": "frozen"}, seeds=2)
     assert best.settings is not None
@@ -85,7 +85,7 @@ def test_arguments_win_over_the_defaults_and_settings_are_values(tmp_path: Path)
     assert len(list((tmp_path / "runs").glob("er-synthetic-m20-*"))) == 2
 
 
-def test_a_search_in_which_nothing_comes_to_its_end_is_an_error(tmp_path: Path) -> None:
+def test_a_search_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
     space = {**SPACE, "space": {"lr": [1e37, 1e38]}}
     with pytest.raises(TrainingError, match="no trial has run to its end: 1 trials"):
         tuned(tmp_path, space, 1)
@@ -108,7 +108,7 @@ def test_a_search_in_which_nothing_comes_to_its_end_is_an_error(tmp_path: Path) 
         ({"space": "none.toml"}, "there is no file none.toml"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_runs(
+def test_an_invalid_search_is_refused_before_anything_runs(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OnepassError, match=said):
