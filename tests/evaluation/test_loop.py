@@ -182,13 +182,13 @@ def test_a_learner_with_more_labels_is_scored_on_those_of_the_dataset(stream):
 def test_classes_outside_of_all_tasks_are_left_out_of_the_confusion(data):
     """Nor are labels that the learner has learned from other data."""
     order = [torch.nonzero(data.train_y < 2).flatten(), torch.nonzero(data.train_y >= 2).flatten()]
-    learner, said = make_learner(memory=20), [0, 3, 5, 77, -5]
+    learner, predictions = make_learner(memory=20), [0, 3, 5, 77, -5]
     learner.learn(torch.zeros(2, 10), [77, -5])
-    learner.predict = lambda x: torch.tensor(said * len(x))[: len(x)]
+    learner.predict = lambda x: torch.tensor(predictions * len(x))[: len(x)]
     *_, last = evaluate(learner, onepass.Stream(data, order, tasks=[[0, 1], [2, 3]]))
     assert last.total == (7,) * 6
     confusion = [[0, 0], [0, 0]]
-    for truth, guess in zip(sorted(data.test_y.tolist()), said * 42, strict=False):
+    for truth, guess in zip(sorted(data.test_y.tolist()), predictions * 42, strict=False):
         if truth < 4 and guess in (0, 3):
             confusion[truth // 2][guess // 2] += 1
     assert last.confusion == tuple(map(tuple, confusion))
@@ -302,7 +302,7 @@ def test_arguments_in_the_wrong_order_are_refused():
 # ---- iterables of batches
 
 
-def told(stream, learner):
+def with_new_task_calls(stream, learner):
     """Yields the stream's batches, and calls `new_task` where a task begins."""
     for step, batch in enumerate(stream):
         if stream.starts_task(step):
@@ -316,7 +316,7 @@ def test_the_last_announced_task_of_batches_ends_like_that_of_a_stream(data, str
     """Also if the learner was scored after the last batch, before that was known to be the last."""
     streamed, own = (make_learner(method, memory=20, **method.traits.quick) for _ in range(2))
     *_, expected = evaluate(streamed, stream, every=every)
-    *_, last = evaluate(own, told(stream, own), test=data, every=every)
+    *_, last = evaluate(own, with_new_task_calls(stream, own), test=data, every=every)
     assert own._task_ended
     assert own.state_sha256() == streamed.state_sha256()
     assert (last.step, last.accuracy) == (expected.step, expected.accuracy)
@@ -325,7 +325,7 @@ def test_the_last_announced_task_of_batches_ends_like_that_of_a_stream(data, str
 
 def test_a_method_without_training_at_task_ends_is_scored_once_after_the_last_batch(data, stream):
     own = make_learner(memory=20)
-    points = evaluate(own, told(stream, own), test=data, every=5)
+    points = evaluate(own, with_new_task_calls(stream, own), test=data, every=5)
     assert [point.step for point in points] == [5, 10, 15]
 
 

@@ -64,7 +64,7 @@ class Stage:
         return list(executor.outcomes(jobs, queue, RunOptions(out), lambda *_: None))
 
 
-def memory(free: float | None, **seen: int) -> RamBudget:
+def ram_with(free: float | None, **seen: int) -> RamBudget:
     """Returns the budget of a machine that always has this many bytes free."""
     made = RamBudget(lambda gpu: free)
     for job in (*JOBS[:1], BIG):
@@ -85,7 +85,7 @@ def test_a_run_waits_if_the_others_leave_too_little_ram(
     """Each run is expected to take 4 GiB, and a tenth of the free RAM stays free. (If the system
     does not tell what is free, all start.)"""
     stage = Stage(monkeypatch, {})
-    ended = stage.play(JOBS, tmp_path, Processes(3, memory(free, er=4 * GIB)))
+    ended = stage.play(JOBS, tmp_path, Processes(3, ram_with(free, er=4 * GIB)))
     assert len(ended) == 4
     assert max(attempt.together for attempt in stage.tries) == most
 
@@ -95,13 +95,13 @@ def test_a_large_run_waits_until_no_other_runs_and_small_runs_overtake_it(
 ) -> None:
     stage = Stage(monkeypatch, {})
     jobs = [JOBS[0], BIG, *JOBS[1:]]
-    ended = stage.play(jobs, tmp_path, Processes(2, memory(9 * GIB, er=GIB, gsa=50 * GIB)))
+    ended = stage.play(jobs, tmp_path, Processes(2, ram_with(9 * GIB, er=GIB, gsa=50 * GIB)))
     assert len(ended) == 5 and all(isinstance(outcome, Result) for _, outcome in ended)
     assert stage.of(BIG) == [1] and stage.tries[1].job == JOBS[1]
 
 
 def test_ram_that_running_jobs_already_hold_is_not_counted_twice() -> None:
-    book = memory(10 * GIB, er=4 * GIB)
+    book = ram_with(10 * GIB, er=4 * GIB)
     beside = [(JOBS[0], RamUse(now=3 * GIB)), (JOBS[1], RamUse(now=6 * GIB))]
     assert book.room(None, beside, held=RamUse()) == 9 * GIB - GIB
     assert book.room(None, beside, held=RamUse(now=2 * GIB)) == 9 * GIB - GIB + 2 * GIB
@@ -124,8 +124,8 @@ def test_expected_ram_is_guessed_until_a_run_of_the_kind_was_measured() -> None:
 def test_a_finished_run_reports_its_ram_use(tmp_path: Path) -> None:
     executor = Processes(1)
     list(execute_all(JOBS[:1], RunOptions(tmp_path), executor))
-    (took,) = executor.memory.seen.values()
-    assert 100 * MIB < took == executor.memory.expected(JOBS[0]) < 4 * GIB
+    (took,) = executor.ram_budget.seen.values()
+    assert 100 * MIB < took == executor.ram_budget.expected(JOBS[0]) < 4 * GIB
 
 
 def test_free_and_used_ram_of_this_machine_are_plausible() -> None:
@@ -149,7 +149,7 @@ def test_a_run_that_lacked_memory_beside_others_is_retried_alone(
     answers = [answer]
     stage = Stage(monkeypatch, {JOBS[0].folder_name: answers})
     monkeypatch.setattr(slot, "count_oom_kills", lambda: kills[not answers])
-    ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)))
+    ended = stage.play(JOBS, tmp_path, Processes(2, ram_with(None)))
     assert all(isinstance(outcome, Result) for _, outcome in ended)
     assert stage.of(JOBS[0]) == [2, 1]
     (_, alone) = [attempt for attempt in stage.tries if attempt.job == JOBS[0]]
@@ -161,7 +161,7 @@ def test_a_worker_not_killed_for_lack_of_ram_is_replaced_at_once(
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED]})
     monkeypatch.setattr(slot, "count_oom_kills", lambda: 3)
-    stage.play(JOBS, tmp_path, Processes(2, memory(None)))
+    stage.play(JOBS, tmp_path, Processes(2, ram_with(None)))
     assert stage.of(JOBS[0]) == [2, 2]
 
 
@@ -170,7 +170,7 @@ def test_a_run_whose_worker_is_killed_twice_is_reported_and_the_others_continue(
 ) -> None:
     stage = Stage(monkeypatch, {JOBS[0].folder_name: [KILLED, KILLED]})
     monkeypatch.setattr(slot, "count_oom_kills", lambda: 3)
-    ended = dict(stage.play(JOBS, tmp_path, Processes(2, memory(None))))
+    ended = dict(stage.play(JOBS, tmp_path, Processes(2, ram_with(None))))
     problem = ended.pop(0)
     assert isinstance(problem, TrainingError)
     assert all(word in str(problem) for word in ("killed", JOBS[0].folder_name, "--resume"))
@@ -184,7 +184,7 @@ def test_a_run_that_lacks_memory_alone_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(monkeypatch, {BIG.folder_name: [failed("memory"), failed("memory")]})
-    ended = stage.play([BIG, *JOBS], tmp_path, Processes(2, memory(None)))
+    ended = stage.play([BIG, *JOBS], tmp_path, Processes(2, ram_with(None)))
     assert stage.of(BIG) == [2, 1]
     (problem,) = [outcome for _, outcome in ended if isinstance(outcome, Exception)]
     assert isinstance(problem, TooLargeError)
@@ -203,29 +203,29 @@ def test_the_queue_is_asked_when_a_slot_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue's answer may therefore depend on the runs that have ended."""
-    stage, asked = Stage(monkeypatch, {}), []
+    stage, calls = Stage(monkeypatch, {}), []
 
     def last_first(queue: InOrder, fits: Fits) -> int | None:
-        asked.append(len(stage.tries))
+        calls.append(len(stage.tries))
         return queue.waiting.pop() if queue.waiting else None
 
-    ended = stage.play(JOBS, tmp_path, Processes(1, memory(None)), picking(last_first))
+    ended = stage.play(JOBS, tmp_path, Processes(1, ram_with(None)), picking(last_first))
     assert [index for index, _ in ended] == [3, 2, 1, 0]
-    assert asked == [0, 1, 2, 3, 4]
+    assert calls == [0, 1, 2, 3, 4]
 
 
 def test_a_queue_without_a_job_is_asked_again_while_runs_are_going(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if no run ends meanwhile. With nothing running, None means the end."""
-    stage, asked = Stage(monkeypatch, {}), []
+    stage, calls = Stage(monkeypatch, {}), []
 
     def hesitating(queue: InOrder, fits: Fits) -> int | None:
-        asked.append(None)
+        calls.append(None)
         if len(queue.waiting) == 2:
             return None
-        return InOrder.take(queue, fits) if len(asked) in (1, 5) else None
+        return InOrder.take(queue, fits) if len(calls) in (1, 5) else None
 
-    ended = stage.play(JOBS, tmp_path, Processes(2, memory(None)), picking(hesitating))
+    ended = stage.play(JOBS, tmp_path, Processes(2, ram_with(None)), picking(hesitating))
     assert [index for index, _ in ended] == [0, 1]
     assert stage.of(JOBS[1]) == [2]

@@ -55,15 +55,19 @@ def test_the_first_failure_is_raised_when_all_have_ended_and_names_the_others(
 
 
 def test_fail_fast_stops_all_runs_at_the_first_failure(tmp_path: Path) -> None:
-    executor, told = Stub(result(), RunError("first"), result(), RunError("second")), []
+    executor, failures = Stub(result(), RunError("first"), result(), RunError("second")), []
     outcomes = execute_all(
-        JOBS, RunOptions(tmp_path), executor, failed=lambda *what: told.append(what), fail_fast=True
+        JOBS,
+        RunOptions(tmp_path),
+        executor,
+        failed=lambda *what: failures.append(what),
+        fail_fast=True,
     )
     assert next(outcomes)[0] == 0
     with pytest.raises(RunError, match="first") as raised:
         next(outcomes)
     assert executor.ended
-    assert told == [(1, raised.value)]
+    assert failures == [(1, raised.value)]
     assert not hasattr(raised.value, "__notes__")
 
 

@@ -17,7 +17,7 @@ MPS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for the CUDA MPS control program that only logs its arguments and input."""
-    folder, log = tmp_path / "bin", tmp_path / "told"
+    folder, log = tmp_path / "bin", tmp_path / "log"
     folder.mkdir()
     program = folder / "nvidia-cuda-mps-control"
     words = f'echo "$@ $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY" >> {log}'

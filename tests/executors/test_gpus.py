@@ -28,7 +28,7 @@ UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 
 
 @pytest.mark.parametrize(
-    ("visible", "count", "told", "found"),
+    ("visible", "count", "uuids", "found"),
     [
         (None, 3, UUIDS, UUIDS),
         ("2, GPU-aa", 2, UUIDS, ["2", "GPU-aa"]),
@@ -42,7 +42,7 @@ UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc"]
 def test_gpus_are_named_as_in_cuda_visible_devices(
     visible: str | None,
     count: int,
-    told: list[str],
+    uuids: list[str],
     found: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -50,7 +50,7 @@ def test_gpus_are_named_as_in_cuda_visible_devices(
     if visible:
         monkeypatch.setenv(VISIBLE_DEVICES, visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(gpus, "query_nvidia_smi", lambda what: told)
+    monkeypatch.setattr(gpus, "query_nvidia_smi", lambda what: uuids)
     assert gpus.visible_gpus() == found
 
 
@@ -95,7 +95,7 @@ def test_each_worker_sees_only_the_least_loaded_gpu_and_stays_there(
     workers = use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
     executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
-    executor.memory.free = lambda gpu: None
+    executor.ram_budget.free = lambda gpu: None
     ended = list(executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None))
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
@@ -138,7 +138,7 @@ def test_runs_on_one_gpu_of_several_all_go_there(
     use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
     executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
-    executor.memory.free = lambda gpu: None
+    executor.ram_budget.free = lambda gpu: None
     assert (
         len(list(executor.outcomes(jobs, InOrder(jobs), RunOptions(tmp_path), lambda *_: None)))
         == 3

@@ -127,10 +127,10 @@ def test_two_runs_at_once_give_the_same_bits_as_one_after_another(
     tmp_path: Path, begin: Callable[..., subprocess.Popen]
 ) -> None:
     """The command prints one JSON object for each run and nothing else. Workers make the probe."""
-    asked = ("run", "finetune", "er", "--dataset", "synthetic", "--batch", 30, "--seeds", 2)
-    asked = (*asked, "--device", "cpu", "--probe", "balance")
-    child = begin(*asked, "--json", "--jobs", 2, "--out", tmp_path / "two")
-    alone = onepass(*asked, "--json", "--jobs", 1, "--out", tmp_path / "one")
+    arguments = ("run", "finetune", "er", "--dataset", "synthetic", "--batch", 30, "--seeds", 2)
+    arguments = (*arguments, "--device", "cpu", "--probe", "balance")
+    child = begin(*arguments, "--json", "--jobs", 2, "--out", tmp_path / "two")
+    alone = onepass(*arguments, "--json", "--jobs", 1, "--out", tmp_path / "one")
     together = end(child)
     assert (alone.status, together.status) == (0, 0), together.err
     assert len(together.records) == 4
@@ -159,28 +159,28 @@ def test_a_run_that_diverges_does_not_stop_the_others_and_all_report_progress(
     content["state"]["model"]["head.weight"] *= float("nan")
     file.write_checkpoint(saved, content)
 
-    told: list[tuple[int, Progress]] = []
+    messages: list[tuple[int, Progress]] = []
     real = executors.execute_all
 
     def spy(jobs: Any, how: RunOptions, executor: Any, watch: executors.Watch, **more: Any) -> Any:
         def both(index: int, now: Progress) -> None:
-            told.append((index, now))
+            messages.append((index, now))
             watch(index, now)
 
         assert executor.at_once == 2
         return real(jobs, how, executor, both, **more)
 
     monkeypatch.setattr(executors, "execute_all", spy)
-    asked = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
-    done = onepass(*asked, "--jobs", 2, "--json", "--out", tmp_path)
+    arguments = ("run", "er", "--dataset", "synthetic", "--seeds", 3, "--device", "cpu", "--resume")
+    done = onepass(*arguments, "--jobs", 2, "--json", "--out", tmp_path)
     assert done.status == 1
     assert "loss of 'er' is nan" in done.error
     assert sorted(record["seed"] for record in done.records) == [0, 2]
     assert finished(tmp_path, jobs) == [True, False, True]
-    assert {now.steps for _, now in told} == {60}
-    first = {index: min(n.step for i, n in told if i == index) for index, _ in told}
+    assert {now.steps for _, now in messages} == {60}
+    first = {index: min(n.step for i, n in messages if i == index) for index, _ in messages}
     assert first == {0: 0, 1: 15, 2: 0}
-    assert max(now.step for index, now in told if index == 0) > 0
+    assert max(now.step for index, now in messages if index == 0) > 0
 
 
 def attempt(how: RunOptions) -> tuple[str, Failure]:
@@ -273,7 +273,7 @@ def test_a_run_whose_worker_is_killed_resumes_and_ends_with_the_same_bits(
 
 @pytest.mark.slow  # the same is tested with fake workers, in `test_admission.py`
 def test_a_run_that_is_killed_twice_is_reported_and_the_others_continue(tmp_path: Path) -> None:
-    jobs, kills, told = seeds(LONG, 2), [], []
+    jobs, kills, failures = seeds(LONG, 2), [], []
 
     def kill(index: int, now: Progress) -> None:
         if index == 0 and now.step > 10:
@@ -283,13 +283,13 @@ def test_a_run_that_is_killed_twice_is_reported_and_the_others_continue(tmp_path
                 kills.append(now.step)
 
     ended = execute_all(
-        jobs, RunOptions(tmp_path), Processes(1), kill, failed=lambda *what: told.append(what)
+        jobs, RunOptions(tmp_path), Processes(1), kill, failed=lambda *what: failures.append(what)
     )
     assert next(ended)[0] == 1
     with pytest.raises(TrainingError, match="killed") as raised:
         next(ended)
     assert jobs[0].folder_name in str(raised.value) and "--resume" in str(raised.value)
-    assert told == [(0, raised.value)]
+    assert failures == [(0, raised.value)]
     assert len(kills) >= 2
     assert worker_pids(os.getpid()) == []
 
@@ -302,9 +302,9 @@ class Troubled(RunOptions):
 
     def run(self, job: Job, listener: Listener, resources: RunResources) -> Result:
         problem, times = self.errors.get(job.seed, (None, 0))
-        said = self.out / f"{job.seed}.txt"
-        tries = len(said.read_text()) if said.exists() else 0
-        said.write_text("x" * (tries + 1))
+        tries_file = self.out / f"{job.seed}.txt"
+        tries = len(tries_file.read_text()) if tries_file.exists() else 0
+        tries_file.write_text("x" * (tries + 1))
 
         def fail() -> None:
             if tries < times:
@@ -326,18 +326,18 @@ def test_only_errors_that_may_not_recur_are_retried_and_a_bug_names_its_log(
         3: (TrainingError("diverged"), 9),
         4: (TooLargeError("no room"), 9),
     }
-    told: dict[int, Exception] = {}
+    failures: dict[int, Exception] = {}
     how = Troubled(tmp_path, errors=errors)
-    ended = execute_all(jobs, how, Processes(1), failed=told.__setitem__)
+    ended = execute_all(jobs, how, Processes(1), failed=failures.__setitem__)
     assert next(ended)[0] == 0
     with pytest.raises(TrainingError):
         next(ended)
-    kinds = {index: type(problem) for index, problem in told.items()}
+    kinds = {index: type(problem) for index, problem in failures.items()}
     assert kinds == {1: TrainingError, 2: RunError, 3: TrainingError, 4: TooLargeError}
     tries = [len((tmp_path / f"{seed}.txt").read_text()) for seed in range(5)]
     assert tries == [2, 2, 1, 1, 1]
     log = tmp_path / jobs[1].folder_name / "log.txt"
-    assert "ZeroDivisionError: stays" in str(told[1]) and str(log) in str(told[1])
+    assert "ZeroDivisionError: stays" in str(failures[1]) and str(log) in str(failures[1])
     assert log.read_text().count("Traceback") == 2
 
 

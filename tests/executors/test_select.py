@@ -48,8 +48,8 @@ def test_there_are_never_more_at_once_than_cores_for_their_threads_nor_than_jobs
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "", "two", "1e3"])
 def test_an_impossible_number_of_jobs_is_refused(text: str, tmp_path: Path) -> None:
-    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
-    done = onepass(*asked, "--jobs", text)
+    arguments = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--out", tmp_path)
+    done = onepass(*arguments, "--jobs", text)
     assert done.status == 2
     assert "--jobs" in done.error and f"{text!r}" in done.error
     assert done.out == ""
@@ -67,7 +67,7 @@ def test_the_option_jobs_sets_the_number_of_runs_at_once(
         return iter(())
 
     monkeypatch.setattr(executors, "execute_all", nothing)
-    asked = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--seeds", 3)
-    done = onepass(*asked, "--jobs", text, "--json", "--out", tmp_path)
+    arguments = ("run", "finetune", "--dataset", "synthetic", "--device", "cpu", "--seeds", 3)
+    done = onepass(*arguments, "--jobs", text, "--json", "--out", tmp_path)
     assert done.status == 0, done.err
     assert seen == [expected]

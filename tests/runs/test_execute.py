@@ -131,12 +131,12 @@ def test_a_broken_run_resumes_under_other_versions_only_with_anyway_and_records_
 
 def test_a_finished_run_of_other_versions_is_returned_only_with_anyway(tmp_path, monkeypatch):
     first = run_job(JOB, tmp_path)
-    asked = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
+    arguments = ("run", "er", "--dataset", "synthetic", "--batch", 30, "--device", "cpu", "--json")
     monkeypatch.setattr(torch, "__version__", "9.9.0")
     with untouched(tmp_path):
-        refused = onepass(*asked, "--out", tmp_path, "--resume")
-        given = onepass(*asked, "--out", tmp_path, "--resume", "--anyway")
-        alone = onepass(*asked, "--out", tmp_path / "new", "--anyway")
+        refused = onepass(*arguments, "--out", tmp_path, "--resume")
+        given = onepass(*arguments, "--out", tmp_path, "--resume", "--anyway")
+        alone = onepass(*arguments, "--out", tmp_path / "new", "--anyway")
     assert (refused.status, refused.out) == (2, "")
     assert "9.9.0" in refused.error and "--anyway" in refused.error
     assert given.record == json.loads(json.dumps(first.printed()))

@@ -172,9 +172,9 @@ def test_any_time_accuracy_of_fewer_than_three_points_is_null_and_a_dash(
     result = run_job(Job("er", "synthetic", every=every, device="cpu"), tmp_path)
     assert (read(Path(result.out), "result.json")["anytime_accuracy"] is not None) is known
     header, _, cells = onepass("table", tmp_path, "--format", "markdown").out.splitlines()
-    shown = dict(zip(header.split(" | "), cells.split(" | "), strict=True))
-    assert (shown["any-time"] == "-") is not known
-    assert shown["accuracy"] != "-"
+    row = dict(zip(header.split(" | "), cells.split(" | "), strict=True))
+    assert (row["any-time"] == "-") is not known
+    assert row["accuracy"] != "-"
 
 
 def test_seconds_count_training_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,9 +193,9 @@ def test_other_data_at_the_same_path_make_another_run(tmp_path: Path) -> None:
         )
     assert first.identity != second.identity
     assert Path(first.out).exists() and first.out != second.out
-    shown = rows.summarise([first, replace(second, seed=1)])
-    assert [len(row.results) for row in shown] == [1, 1]
-    assert shown[0].dataset != shown[1].dataset
+    summarised = rows.summarise([first, replace(second, seed=1)])
+    assert [len(row.results) for row in summarised] == [1, 1]
+    assert summarised[0].dataset != summarised[1].dataset
 
 
 def test_methods_on_the_same_user_data_do_not_take_each_others_folders(
@@ -220,8 +220,8 @@ def test_a_higher_revision_runs_again_beside_the_old_run(
     assert old.identity != new.identity
     run_job(replace(SHORT, seed=1), tmp_path / "runs")
     run_job(replace(SHORT, method="finetune"), tmp_path / "runs")
-    shown = rows.summarise(query.find_results(tmp_path / "runs"))
-    assert [(row.method, str(row.variant), len(row.results)) for row in shown] == [
+    summarised = rows.summarise(query.find_results(tmp_path / "runs"))
+    assert [(row.method, str(row.variant), len(row.results)) for row in summarised] == [
         ("er", "revision=1 batch=60", 1),
         ("er", "batch=60", 2),
         ("finetune", "batch=60", 1),
@@ -267,8 +267,8 @@ def test_runs_of_earlier_versions_are_shown_and_never_averaged_with_later_ones(
     (row,) = rows.summarise(query.find_results(tmp_path))
     assert str(row.variant) == "batch=60"
     run_job(replace(SHORT, seed=1), tmp_path / "new")
-    shown = rows.summarise(query.find_results(tmp_path))
-    assert sorted((str(row.variant), len(row.results)) for row in shown) == [
+    summarised = rows.summarise(query.find_results(tmp_path))
+    assert sorted((str(row.variant), len(row.results)) for row in summarised) == [
         ("batch=60", 1),
         ("revision=unknown batch=60", 1),
     ]

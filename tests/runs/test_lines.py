@@ -68,7 +68,7 @@ def test_empty_lines_are_counted_and_skipped(result, file):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         ('{"method": "er"', "not JSON"),
         ('{"method": NaN}', "not JSON"),
@@ -78,10 +78,10 @@ def test_empty_lines_are_counted_and_skipped(result, file):
         ('{"method": 3}', "method is of the wrong type"),
     ],
 )
-def test_a_damaged_line_is_named_by_file_and_number(line, said, result, file):
+def test_a_damaged_line_is_named_by_file_and_number(line, problem, result, file):
     lines.append_result(file, result)
     file.write_text(f"{file.read_text()}{line}\n")
-    with pytest.raises(RunError, match=said) as caught:
+    with pytest.raises(RunError, match=problem) as caught:
         lines.read_results(file)
     assert f"{file}:2 is" in str(caught.value)
 
@@ -100,7 +100,7 @@ def test_a_line_cut_short_is_passed_over_and_replaced_by_the_next(result, file, 
     content = file.read_bytes()
     file.write_bytes(content[:-20])
     assert seeds(file) == [0]
-    assert [f"{file}:2" in told for told in caplog.messages] == [True]
+    assert [f"{file}:2" in message for message in caplog.messages] == [True]
     caplog.clear()
     lines.append_result(file, replace(result, seed=1))
     assert file.read_bytes() == content

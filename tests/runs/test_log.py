@@ -63,26 +63,26 @@ def test_the_log_has_the_start_warnings_traceback_and_resumption(
 
 
 def test_python_warnings_reach_the_log_and_still_standard_error(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         go(tmp_path, lambda: warnings.warn("look\nout", UserWarning, stacklevel=1))
-    assert [str(warning.message) for warning in heard] == ["look\nout"]
+    assert [str(warning.message) for warning in caught] == ["look\nout"]
     assert lines(tmp_path) == ["started", "warning: UserWarning: look", "out", "finished"]
 
 
 @pytest.mark.parametrize(
-    ("problem", "told"),
+    ("problem", "line"),
     [
         (TrainingError("it diverged"), "failed: it diverged"),
         (KeyboardInterrupt(), "stopped: KeyboardInterrupt"),
     ],
 )
 def test_an_expected_error_is_logged_without_a_traceback(
-    problem: BaseException, told: str, tmp_path: Path
+    problem: BaseException, line: str, tmp_path: Path
 ) -> None:
     with pytest.raises(type(problem)):
         go(tmp_path, failing(problem))
-    assert lines(tmp_path) == ["started", told]
+    assert lines(tmp_path) == ["started", line]
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_run(tmp_path: Path) -> None:
@@ -92,8 +92,18 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_run(tmp_path: Path) -> N
     file, elsewhere = tmp_path / JOB.folder_name / "log.txt", tmp_path / "elsewhere"
     file.unlink()
     file.symlink_to(elsewhere)
-    asked = ("run", "er", "--dataset", "synthetic", "--batch", 60, "--device", "cpu", "--resume")
-    assert onepass(*asked, "--out", tmp_path, "--json").status == 0
+    arguments = (
+        "run",
+        "er",
+        "--dataset",
+        "synthetic",
+        "--batch",
+        60,
+        "--device",
+        "cpu",
+        "--resume",
+    )
+    assert onepass(*arguments, "--out", tmp_path, "--json").status == 0
     assert not elsewhere.exists()
 
 

@@ -20,8 +20,8 @@ VECTORS = replace(
 )
 
 
-def learner(dataset: Dataset, **asked: object) -> onepass.Learner:
-    _, made = Job(dataset="./mine", device="cpu", **asked).make(dataset)
+def learner(dataset: Dataset, **options: object) -> onepass.Learner:
+    _, made = Job(dataset="./mine", device="cpu", **options).make(dataset)
     return made
 
 
@@ -30,15 +30,15 @@ def learner(dataset: Dataset, **asked: object) -> onepass.Learner:
 
 @pytest.mark.parametrize(("method", "preset"), [("er", "tuned"), ("gdumb", "official")])
 def test_a_preset_that_mirrors_is_refused_if_mirrored_images_change_class(method, preset):
-    asked = {"method": method, "preset": preset}
-    assert learner(PHOTOS, **asked).mirror
-    assert learner(VECTORS, **asked).mirror  # without effect: vectors are not mirrored
+    options = {"method": method, "preset": preset}
+    assert learner(PHOTOS, **options).mirror
+    assert learner(VECTORS, **options).mirror  # without effect: vectors are not mirrored
     with pytest.raises(InputError, match=rf"{preset}.*'{method}'.*--set mirror=false"):
-        learner(SIGNS, **asked)
-    others = {**vars(learner(PHOTOS, **asked)), "mirror": False}
-    kept = learner(SIGNS, **asked, settings={"mirror": "false"})
+        learner(SIGNS, **options)
+    others = {**vars(learner(PHOTOS, **options)), "mirror": False}
+    kept = learner(SIGNS, **options, settings={"mirror": "false"})
     assert kept.get_params() == {name: others[name] for name in kept.get_params()}
-    assert learner(SIGNS, **asked, settings={"mirror": "true"}).mirror
+    assert learner(SIGNS, **options, settings={"mirror": "true"}).mirror
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_preset_that_does_not_mirror_is_for_all_data():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "told", "mirrors"),
+    ("dataset", "given", "mirrors"),
     [
         ("digits", None, False),
         ("synthetic", None, False),
@@ -76,9 +76,9 @@ def test_a_preset_that_does_not_mirror_is_for_all_data():
         ("./mine", False, False),
     ],
 )
-def test_a_method_that_mirrors_by_default_does_so_if_the_class_stays(dataset, told, mirrors):
+def test_a_method_that_mirrors_by_default_does_so_if_the_class_stays(dataset, given, mirrors):
     """The run records it as if the user had set it: both are the same job."""
-    job = Job("gsa-released", dataset, mirror_is_same_class=told)
+    job = Job("gsa-released", dataset, mirror_is_same_class=given)
     _, made = replace(job, device="cpu").make(PHOTOS if mirrors else SIGNS)
     assert made.mirror is mirrors
     assert (job.variant.get("mirror") == "false") is not mirrors
@@ -105,8 +105,10 @@ def test_mirror_is_same_class_of_one_job_does_not_reach_other_jobs(tmp_path):
     parts = {name: getattr(PHOTOS, name) for name in ("train_x", "train_y", "test_x", "test_y")}
     np.savez(tmp_path / "mine.npz", **parts)
     job, resources = Job("er", str(tmp_path / "mine.npz")), RunResources()
-    told = [resources.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)]
-    assert [dataset.mirror_is_same_class for dataset in told] == [True, False]
+    datasets = [
+        resources.dataset(replace(job, mirror_is_same_class=same)) for same in (None, False)
+    ]
+    assert [dataset.mirror_is_same_class for dataset in datasets] == [True, False]
 
 
 # ---- normalisation

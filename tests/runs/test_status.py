@@ -43,7 +43,7 @@ def test_a_damaged_folder_is_renamed_once(tmp_path: Path) -> None:
     before = read_files(folder.path)
     moved = set_aside_if_damaged(folder)
     assert moved is not None
-    said, aside = moved
-    assert (said, aside.name) == (problem, f"{folder.path.name}.damaged-1")
+    reason, aside = moved
+    assert (reason, aside.name) == (problem, f"{folder.path.name}.damaged-1")
     assert read_files(aside) == before
     assert set_aside_if_damaged(folder) is None

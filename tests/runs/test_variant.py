@@ -36,8 +36,8 @@ def test_every_committed_line_is_read_and_shown_as_it_was_written():
 
 def test_unquoted_words_of_early_lines_continue_a_value_or_are_a_note():
     assert Variant.parse("label=sepal length batch=5")["label"] == "sepal length"
-    told = Variant.parse("official every=5000, a narrow network")
-    assert told.without("every") == {"preset": "official", "note": "a narrow network"}
+    parsed = Variant.parse("official every=5000, a narrow network")
+    assert parsed.without("every") == {"preset": "official", "note": "a narrow network"}
 
 
 def test_shared_entries_are_left_out_of_each_variant():

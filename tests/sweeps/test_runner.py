@@ -40,7 +40,7 @@ class Failing(Serial):
         yield index, self.problems.pop()
 
 
-def nobody(*_: object) -> None:
+def watch_nothing(*_: object) -> None:
     """Watches nothing."""
 
 
@@ -49,7 +49,7 @@ def endings(problem: Exception, out: Path) -> list[Result | Exception]:
     planned, options = [PlannedRun(known, 0)], RunOptions(out, resume=True)
     return [
         ended.outcome
-        for ended in execute_runs(planned, options, Failing(problem), Durations([]), nobody)
+        for ended in execute_runs(planned, options, Failing(problem), Durations([]), watch_nothing)
     ]
 
 

@@ -195,9 +195,9 @@ def test_every_error_is_one_line_with_the_file_and_the_key(
 ) -> None:
     with pytest.raises(OnepassError) as refused:
         planned(tmp_path, text)
-    told = str(refused.value)
-    assert "\n" not in told
-    assert all(word in told for word in [str(tmp_path / "a.toml"), *words]), told
+    message = str(refused.value)
+    assert "\n" not in message
+    assert all(word in message for word in [str(tmp_path / "a.toml"), *words]), message
 
 
 def test_a_missing_file_or_a_folder_is_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def swept(out: Path, spec: Any = SMALL, **options: Any) -> list[SweptRun]:
     return onepass.sweep(spec, **{"out": out, "device": "cpu", **options})
 
 
-class Heard(SweepListener):
+class Following(SweepListener):
     """Records the states of all runs at the start, their progress, and their ends."""
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ def test_a_dry_run_returns_the_status_and_expected_time_of_runs(tmp_path: Path) 
 
 def test_a_listener_follows_all_runs_by_their_numbers(tmp_path: Path) -> None:
     swept(tmp_path, {"defaults": {**SMALL["defaults"], "methods": "er"}})
-    heard = Heard()
-    swept(tmp_path, listener=heard)
-    assert heard.states == ["skipped", "left"]
-    assert heard.steps == {1: 20}
-    assert heard.ends == [(1, "finished")]
-    assert heard.notes == []
+    following = Following()
+    swept(tmp_path, listener=following)
+    assert following.states == ["skipped", "left"]
+    assert following.steps == {1: 20}
+    assert following.ends == [(1, "finished")]
+    assert following.notes == []
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -144,7 +144,7 @@ def test_runs_that_do_not_fit_into_the_time_are_left(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"jobs": "many"}, "jobs must be"),
@@ -160,9 +160,9 @@ def test_runs_that_do_not_fit_into_the_time_are_left(
     ],
 )
 def test_invalid_arguments_are_refused_and_nothing_runs(
-    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # choose the executor as outside of tests
-    with pytest.raises(OnepassError, match=said):
+    with pytest.raises(OnepassError, match=message):
         swept(tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -35,7 +35,7 @@ def test_ranges_and_choices_are_read(text: str, wanted: Range | Choice) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "[space]"),
         ("learning_rate = [1e-3]", "setting of 'gsa' 'learning_rate'"),
@@ -62,10 +62,10 @@ def test_ranges_and_choices_are_read(text: str, wanted: Range | Choice) -> None:
         ("lr = [{a=1}]", "lr must be a number, a text"),
     ],
 )
-def test_an_invalid_space_is_an_error_in_one_line(text: str, said: str) -> None:
+def test_an_invalid_space_is_an_error_in_one_line(text: str, message: str) -> None:
     with pytest.raises(OnepassError) as caught:
         read(text)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> onepass.runs.result.Resul
 
 
 def expected(result: object) -> list[tuple[str, object]]:
-    told: list[tuple[str, object]] = [("started", 0)]
+    calls: list[tuple[str, object]] = [("started", 0)]
     for step in range(1, 21):
-        told.append(("stepped", step))
+        calls.append(("stepped", step))
         if step % 5 == 0 or step % 4 == 0:
-            told.append(("scored", step))
+            calls.append(("scored", step))
         if step % 4 == 0:
-            told.append(("task ended", step // 4 - 1))
-    return [*told, ("finished", result)]
+            calls.append(("task ended", step // 4 - 1))
+    return [*calls, ("finished", result)]
 
 
 def test_a_run_calls_hooks_in_order(tmp_path: Path) -> None:
@@ -253,12 +253,12 @@ def test_progress_is_forwarded_at_the_start_at_scores_and_now_and_then(
 ) -> None:
     for pause, steps in ((-1.0, range(21)), (1e9, [0, 4, 5, 8, 10, 12, 15, 16, 20])):
         monkeypatch.setattr(progress, "PAUSE", pause)
-        told: list[progress.Progress] = []
-        result = run_job(JOB, tmp_path / str(pause), listeners=[Forwarder(told.append)])
-        assert sorted({now.step for now in told}) == list(steps)
-        assert {now.steps for now in told} == {20}
-        assert (told[0].accuracy, told[-1].accuracy) == (None, result.accuracy)
-        assert (told[0].task, told[-1].task) == (0, 4)
+        messages: list[progress.Progress] = []
+        result = run_job(JOB, tmp_path / str(pause), listeners=[Forwarder(messages.append)])
+        assert sorted({now.step for now in messages}) == list(steps)
+        assert {now.steps for now in messages} == {20}
+        assert (messages[0].accuracy, messages[-1].accuracy) == (None, result.accuracy)
+        assert (messages[0].task, messages[-1].task) == (0, 4)
 
 
 def test_an_audience_without_listeners_works() -> None:

@@ -135,8 +135,8 @@ def test_a_run_records_a_line_for_each_task_that_has_ended(whole):
 def test_rates_that_are_not_finite_are_null(tmp_path):
     """Without replay an old class has no gradient that pushes it up."""
     result = run_job(Job("finetune", "synthetic", probes=("balance",)), tmp_path)
-    said = (Path(result.out) / "balance.jsonl").read_text().splitlines()
-    line = [line for line in map(json.loads, said) if line["ended"]][1]
+    lines = (Path(result.out) / "balance.jsonl").read_text().splitlines()
+    line = [line for line in map(json.loads, lines) if line["ended"]][1]
     assert [line["pn"][label] for label in "01"] == [None, None]
     assert line["pn_of_tasks"][0] is None
     assert all(line["pn"][label] < 0 for label in "23")
@@ -172,10 +172,10 @@ def test_a_broken_run_resumes_only_with_the_probes_it_began_with(began, now, tmp
     with pytest.raises(Stopped):
         first = Job("er", "synthetic", device="cpu", probes=began)
         run_job(first, tmp_path, checkpoint=10, listeners=[stop_after(25)])
-    asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
+    arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--resume", "--json")
     named = [word for name in now for word in ("--probe", name)]
     with untouched(tmp_path):
-        done = onepass(*asked, *named, "--out", tmp_path)
+        done = onepass(*arguments, *named, "--out", tmp_path)
     assert done.status == 2
     assert "other probes" in done.error and "balance" in done.error and "none" in done.error
     with pytest.raises(RunError, match="other probes"):
@@ -192,8 +192,8 @@ def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
         def stepped(self, learner, step):
             self.say({"loss": float(step.loss)})
 
-    asked = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--json")
-    done = onepass(*asked, "--probe", "test-losses", "--probe", "balance", "--out", tmp_path)
+    arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu", "--json")
+    done = onepass(*arguments, "--probe", "test-losses", "--probe", "balance", "--out", tmp_path)
     folder = Path(done.record["out"])
     assert len((folder / "test-losses.jsonl").read_text().splitlines()) == 60
     assert (folder / "balance.jsonl").exists()

@@ -45,7 +45,7 @@ def job(method, every=5):
     return Job(method, "synthetic", memory=20, device="cpu", probes=NAMES, every=every)
 
 
-def said(folder):
+def recorded_lines(folder):
     return {
         name: list(map(json.loads, (Path(folder) / f"{name}.jsonl").read_text().splitlines()))
         for name in NAMES
@@ -56,7 +56,7 @@ def said(folder):
 def watched(request, tmp_path_factory):
     logged = Logged()
     result = run_job(job(request.param), tmp_path_factory.mktemp("runs"), listeners=[logged])
-    return logged.steps, said(result.out), logged.labels
+    return logged.steps, recorded_lines(result.out), logged.labels
 
 
 def same(found, expected):
@@ -172,9 +172,9 @@ def test_logits_are_those_of_the_last_step_of_each_task(watched):
         _, seen, new, batches, _ = steps[line["step"] - 1]
         assert line["classes"] == [labels[row] for row in sorted(seen)]
         assert line["new"] == [labels[row] for row in sorted(new)]
-        for told, batch in zip(line["batches"], batches, strict=True):
-            rows = map(labels.index, told["y"])
-            assert list(zip(told["logits"], rows, told["weight"], strict=True)) == batch
+        for record, batch in zip(line["batches"], batches, strict=True):
+            rows = map(labels.index, record["y"])
+            assert list(zip(record["logits"], rows, record["weight"], strict=True)) == batch
 
 
 @pytest.mark.parametrize("boundaries", ["told", "inferred"])
@@ -250,9 +250,9 @@ def test_a_task_has_a_line_at_its_end_even_if_it_is_not_scored_there(tmp_path):
     settings = {
         name: str(value) for name, value in registry.get("gdumb").learner.traits.quick.items()
     }
-    asked = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
-    folder = Path(run_job(asked, tmp_path).out)
-    for name in asked.probes:
+    job = Job("gdumb", "synthetic", device="cpu", probes=("balance", "bias"), settings=settings)
+    folder = Path(run_job(job, tmp_path).out)
+    for name in job.probes:
         lines = map(json.loads, (folder / f"{name}.jsonl").read_text().splitlines())
         assert [(line["task"], line["step"]) for line in lines] == [
             (task, 12 * task + 12) for task in range(5)
@@ -274,8 +274,8 @@ def test_user_batches_give_the_same_lines_as_the_stream_they_form():
     for own in (False, True):
         learner = onepass.ER(memory=20, seed=0, device="cpu")
         watching = [PROBES[name]() for name in ("losses", "bias")]
-        given, asked = (batches(learner), {"test": test}) if own else (stream, {})
-        list(onepass.evaluate(learner, given, every=4, listeners=watching, **asked))
+        given, options = (batches(learner), {"test": test}) if own else (stream, {})
+        list(onepass.evaluate(learner, given, every=4, listeners=watching, **options))
         losses, bias = ([json.loads(line) for line in probe.take_lines()] for probe in watching)
         sides = [[side and side["logit"] for side in (line["old"], line["new"])] for line in bias]
         found.append((losses, [(line["task"], line["step"]) for line in bias], sides))
