@@ -1,4 +1,4 @@
-"""MNIST's idx files: read to the last pixel, or refused by name."""
+"""Tests of MNIST's idx files: read exactly, or refused with their name."""
 
 import gzip
 import resource
@@ -60,7 +60,7 @@ def test_a_wrong_magic_number_is_named(tmp_path, magic):
     refused("mnist", path, "magic number", root=tmp_path)
 
 
-def test_labels_in_the_place_of_images_are_named(tmp_path):
+def test_a_label_file_under_the_name_of_images_is_refused(tmp_path):
     folder = formats.write_idx(tmp_path / "mnist", random_data("mnist"))
     shutil.copy(folder / MNIST_FILES[1], folder / MNIST_FILES[0])
     refused("mnist", folder / MNIST_FILES[0], "magic number", root=tmp_path)
@@ -75,24 +75,24 @@ def test_a_damaged_gz_file_is_named(tmp_path, file, damage):
 
 
 def with_little_memory(act):
-    """No more than it has now, and a quarter of a gigabyte."""
+    """Limits this process to its present size and a quarter of a gigabyte."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     room = pages * resource.getpagesize() + 2**28
     resource.setrlimit(resource.RLIMIT_AS, (room, room))
     act()
 
 
-def test_a_gz_file_is_not_unpacked_beyond_what_it_announces(tmp_path):
+def test_a_gz_file_is_not_unpacked_beyond_its_announced_size(tmp_path):
     folder = formats.write_idx(tmp_path / "mnist", random_data("mnist"), packed=True)
     path = folder / f"{MNIST_FILES[0]}.gz"
-    path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**24)) * 64)  # a gigabyte in one MB
-    in_child(lambda: with_little_memory(lambda: refused("mnist", path, "longer", root=tmp_path)))
+    path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**24)) * 64)  # 1 GiB packed into 1 MB
+    in_child(lambda: with_little_memory(lambda: refused("mnist", path, "too long", root=tmp_path)))
 
 
-def test_more_bytes_than_anybody_has_are_refused(tmp_path):
+def test_impossibly_large_sizes_are_refused(tmp_path):
     path = formats.write_idx(tmp_path / "mnist", random_data("mnist")) / MNIST_FILES[0]
     path.write_bytes(bytes([0, 0, 8, 3]) + b"\xff" * 12)
-    refused("mnist", path, "sizes that cannot be", root=tmp_path)
+    refused("mnist", path, "impossible sizes", root=tmp_path)
 
 
 def test_idx_files_are_read_below_a_folder_whose_name_is_not_utf_8(tmp_path):
@@ -116,7 +116,7 @@ def test_a_missing_idx_file_is_named(tmp_path, file):
     refused("mnist", folder, file, root=tmp_path)
 
 
-def test_labels_that_are_no_digits_are_refused_with_their_file(tmp_path):
+def test_labels_that_are_not_digits_are_refused_with_their_file(tmp_path):
     images = random_data("mnist")
     images.train_y[3] = 77
     folder = formats.write_idx(tmp_path / "mnist", images)

@@ -80,7 +80,7 @@ def test_another_format_is_told_in_a_line_that_names_the_file(model, tmp_path):
     (tmp_path / "a.png").write_bytes(formats.encode(DARK_ABOVE, "EPS"))
     done = onepass("predict", model, tmp_path)
     assert (done.status, done.out) == (2, "")
-    assert str(tmp_path / "a.png") in done.error and "of no known kind" in done.error
+    assert str(tmp_path / "a.png") in done.error and "its format is unknown" in done.error
 
 
 @pytest.mark.parametrize("names", [["above"], "ab", [1, 2], {"0": "above", "1": "below"}])
