@@ -59,6 +59,7 @@ class TestSet:
             self.task_of[list(group)] = task
 
     def score(self, learner: Learner, *, boundary: bool) -> Scores:
+        """Returns counts per class of the dataset, with a confusion matrix at a task boundary."""
         seen, labels = set(learner.classes), range(len(self.samples))
         tested = [label for label in labels if label in seen and len(self.samples[label])]
         truth = torch.cat([torch.full((len(self.samples[label]),), label) for label in tested])
