@@ -1,8 +1,8 @@
-"""A stream of your own, with a name: the digits fade while they are learned.
+"""A stream of your own with a name: the digits fade while they are learned.
 
-It is class-incremental, and the later a digit comes, the darker it is. The learner is scored on
-digits as they were. The class in a module of its own, say fading.py, also gives
-`onepass run gsa --stream fading:least=0.2 --import fading`.
+The stream is class-incremental, and later digits are darker. The learner is scored on the original
+digits. With the class in a module of its own, for example fading.py, this works too: `onepass run
+gsa --stream fading:least=0.2 --import fading`.
 """
 
 from torch import Tensor
@@ -21,7 +21,8 @@ class Fading(onepass.ClassIncremental):
         self.least = least
 
     def change(self, x: Tensor, step: int) -> Tensor:
-        """A function of the step alone, so that a run that was stopped goes on with the same."""
+        """Returns darker images. The share depends only on the step, so a resumed run sees the
+        same."""
         share = 1 - (1 - self.least) * step / (len(self) - 1)
         return (x * share).to(x.dtype)
 
@@ -31,4 +32,4 @@ fading = make_stream(data, parse_stream("fading:least=0.2"), seed=0)
 learner = onepass.GSA(memory=100, seed=0, mean=data.mean, std=data.std)
 for point in onepass.evaluate(learner, fading):
     print(f"after task {point.task + 1}: accuracy {point.accuracy:.1f} %")
-print(f"the stream, as a record has it: {fading.spec}")
+print(f"the stream as a run records it: {fading.spec}")

@@ -222,7 +222,7 @@ class BiC(Replay):
         super().build(shape, dtype)
         slots = self.memory - self.store.capacity
         self.held_out = HeldOutSet(slots, shape, dtype, self.trainer.rngs["draws"])
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.correction = LogitCorrection(len(self.seen), self.trainer.torch_device)
 
     def make_store(

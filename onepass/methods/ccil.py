@@ -137,7 +137,7 @@ class CCIL(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.rate = LearningRate(self.trainer, self.lr, self.lr * self.later_rate)
 
     def make_store(

@@ -215,7 +215,7 @@ class Co2L(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
 
     def cost(self, batch: int) -> ImageCount:
         images = VIEWS * (batch + self.replay) * self.views_per_sample

@@ -167,7 +167,7 @@ class LUCIR(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.rows = FixedRows(self.trainer)
 
     def make_head(self, features: int, rng: torch.Generator) -> Head:

@@ -158,7 +158,7 @@ class SSIL(Replay):
 
     def build(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().build(shape, dtype)
-        self.previous = PreviousNetwork(self.trainer)  # taken anew at every boundary
+        self.previous = PreviousNetwork(self.trainer)  # copied at every boundary
         self.tasks = TaskOfClass(len(self.seen), self.trainer.torch_device)
 
     def cost(self, batch: int) -> ImageCount:

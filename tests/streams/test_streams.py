@@ -188,7 +188,10 @@ def test_cifar_takes_5000_steps(classes, tasks):
         ({"tasks": [[0, 0]]}, "disjoint"),
         ({"tasks": [[0], [7]]}, "7"),
         ({"class_order": "random"}, "natural or shuffled"),
-        ({"tasks": [[2], [0, 1]], "class_order": "shuffled"}, "class_order must be natural if tasks lists"),
+        (
+            {"tasks": [[2], [0, 1]], "class_order": "shuffled"},
+            "class_order must be natural if tasks lists",
+        ),
     ],
 )
 def test_a_bad_argument_is_named(arguments, named):
