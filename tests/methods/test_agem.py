@@ -23,7 +23,7 @@ YES, NO = torch.tensor(True), torch.tensor(False)
 
 
 def dot(a, b):
-    return sum(float((one * other).sum()) for one, other in zip(a, b, strict=True))
+    return sum(float((left * right).sum()) for left, right in zip(a, b, strict=True))
 
 
 number = st.floats(-100, 100).filter(lambda value: value == 0 or abs(value) > 1e-3)
@@ -52,7 +52,10 @@ def test_what_is_left_agrees_with_the_reference_and_is_no_longer(g, r):
     if dot(gradient, reference) < 0:
         assert dot(got, reference) == pytest.approx(0, abs=1e-9 * scale)
     again = project(got, reference, YES)
-    assert all(torch.allclose(one, two, atol=1e-8) for one, two in zip(again, got, strict=True))
+    assert all(
+        torch.allclose(value, expected, atol=1e-8)
+        for value, expected in zip(again, got, strict=True)
+    )
 
 
 @PROPERTY
@@ -63,8 +66,8 @@ def test_it_is_the_plain_formula_over_all_parameters_together(g, r):
     if overlap < 0:
         expected = [a - overlap / square * b for a, b in zip(g, r, strict=True)]
     got = project(pieces(g), pieces(r), YES)
-    assert [tuple(one.shape) for one in got] == [(1,), (2, 2), ()]
-    flat = torch.cat([one.flatten() for one in got]).tolist()
+    assert [tuple(value.shape) for value in got] == [(1,), (2, 2), ()]
+    flat = torch.cat([value.flatten() for value in got]).tolist()
     assert flat == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
@@ -74,25 +77,28 @@ def test_without_a_conflict_no_bit_changes(g, r):
     if dot(pieces(g), pieces(r)) < 0:
         r = [-value for value in r]
     got = project(pieces(g), pieces(r), YES)
-    assert all(torch.equal(one, same) for one, same in zip(got, pieces(g), strict=True))
+    assert all(torch.equal(value, same) for value, same in zip(got, pieces(g), strict=True))
 
 
 @PROPERTY
 @given(six, six, st.floats(1e-3, 1e3))
 def test_the_length_of_the_reference_does_not_matter(g, r, factor):
     got = project(pieces(g), pieces(r), YES)
-    scaled = project(pieces(g), [factor * one for one in pieces(r)], YES)
-    assert all(torch.allclose(one, two, atol=1e-8) for one, two in zip(got, scaled, strict=True))
+    scaled = project(pieces(g), [factor * part for part in pieces(r)], YES)
+    assert all(
+        torch.allclose(value, expected, atol=1e-8)
+        for value, expected in zip(got, scaled, strict=True)
+    )
 
 
 def test_a_gradient_against_its_own_opposite_is_all_taken_away():
     g = pieces([3, -1, 4, 1, -5, 9])
-    assert all(not bool(one.any()) for one in project(g, [-one for one in g], YES))
+    assert all(not bool(value.any()) for value in project(g, [-value for value in g], YES))
 
 
 def test_where_it_does_not_apply_no_bit_changes():
     g, r = pieces([1, 2, 3, 4, 5, 6]), pieces([-1, -1, -1, -1, -1, -1])
-    assert all(torch.equal(one, same) for one, same in zip(project(g, r, NO), g, strict=True))
+    assert all(torch.equal(value, same) for value, same in zip(project(g, r, NO), g, strict=True))
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e-45])
@@ -172,8 +178,8 @@ def test_the_first_task_is_finetuning(optimizer):
         2,
         0,
     ):  # the same samples by other names, so that memory and stream disagree
-        for one in (learner, plain):
-            one.learn(naive.vectors(10), [label] * 10)
+        for each in (learner, plain):
+            each.learn(naive.vectors(10), [label] * 10)
     assert torch.equal(flat(learner), flat(plain))
     found = [each for _, each in gradients]
     assert any(dot(g, r) < 0 for g, r in zip(found[::2], found[1::2], strict=True))
@@ -253,7 +259,7 @@ def test_rows_of_a_frozen_head_take_no_part():
             continue
         g, r = (each[:2] for _, each in found[-2:])  # the backbone's
         conflicts += dot(g, r) < 0
-        applied = [one.grad for one in learner.trainer.trainable[:2]]
+        applied = [parameter.grad for parameter in learner.trainer.trainable[:2]]
         for got, expected in zip(applied, project(g, r, YES), strict=True):
             torch.testing.assert_close(got, expected)
     assert conflicts

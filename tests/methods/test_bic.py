@@ -63,7 +63,9 @@ def problem(seed: int = 0, n: int = 30) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_where_the_gradient_vanishes(seed, decay):
     logits, y, new = problem(seed)
-    a, b = (torch.tensor(one, requires_grad=True) for one in fit_correction(logits, y, new, decay))
+    a, b = (
+        torch.tensor(value, requires_grad=True) for value in fit_correction(logits, y, new, decay)
+    )
     loss = F.cross_entropy(torch.where(new, a * logits + b, logits), y)
     (loss + decay / 2 * (b**2 + (a - 1) ** 2)).backward()
     assert abs(a.grad) < 1e-5 and abs(b.grad) < 1e-5
@@ -171,13 +173,13 @@ def test_what_is_held_out_is_never_trained_or_replayed_and_all_else_is():
             learner.new_task()
         for x, y in batches([[2 * task, 2 * task + 1] * 3] * 12, seed=task):
             out = learner.learn(x, y).together
-            trained |= {tuple(one) for one in shown[-1][out.weight > 0].tolist()}
+            trained |= {tuple(sample) for sample in shown[-1][out.weight > 0].tolist()}
             size = int(learner.held_out.size)
-            held |= {tuple(one) for one in learner.held_out.x[:size].tolist()}
-            came |= {tuple(one) for one in x.tolist()}
+            held |= {tuple(sample) for sample in learner.held_out.x[:size].tolist()}
+            came |= {tuple(sample) for sample in x.tolist()}
     assert len(held) > 18 and not trained & held
     assert trained | held == came
-    assert not {tuple(one) for one in learner.store.x[:42].tolist()} & held
+    assert not {tuple(sample) for sample in learner.store.x[:42].tolist()} & held
 
 
 def test_every_class_has_as_many_held_out_and_the_parts_are_out_of_the_memory():
@@ -205,7 +207,7 @@ def test_a_task_end_moves_no_parameter_and_corrects_the_logits_of_new_classes_on
     after = learner.scores(x)
     assert learner.params_sha256() == network
     assert torch.equal(before[:, :2], after[:, :2])
-    a, b = (float(one[2]) for one in (learner.correction.factor, learner.correction.shift))
+    a, b = (float(values[2]) for values in (learner.correction.factor, learner.correction.shift))
     assert (a, b) != (1, 0)
     torch.testing.assert_close(after[:, 2:], a * before[:, 2:] + b)
 

@@ -82,12 +82,12 @@ def projected(learner: Co2L):
 
 def naive_contrast(z: Tensor, y: list[int], weight: list, anchors: set[int], t: float) -> float:
     """Plain loops: anchors of some classes, a mean over all views that count."""
-    views = [(one, label) for one, label, w in zip(z.double(), y, weight, strict=True) if w]
+    views = [(view, label) for view, label, w in zip(z.double(), y, weight, strict=True) if w]
     total = 0.0
     for i, (anchor, label) in enumerate(views):
         if label in anchors:
-            others = [one for j, one in enumerate(views) if j != i]
-            likeness = [float(anchor @ one) / t for one, _ in others]
+            others = [view for j, view in enumerate(views) if j != i]
+            likeness = [float(anchor @ view) / t for view, _ in others]
             log_sum = torch.tensor(likeness).double().logsumexp(dim=0).item()
             own = [v - log_sum for v, (_, c) in zip(likeness, others, strict=True) if c == label]
             total -= sum(own) / len(own)
@@ -119,7 +119,7 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
             monkeypatch.setattr(learner.store, "draw", keep)
         with projected(learner) as found:
             step = learner.learn(*item)
-        z, held = (F.normalize(one) for one in found)
+        z, held = (F.normalize(projections) for projections in found)
         times = 2 * learner.views_per_sample
         rows = torch.tensor([learner.book.row_of[label] for label in item[1].tolist()])
         y = torch.cat([rows, drawn[-1].y]).repeat(times)
@@ -177,7 +177,7 @@ def test_the_first_batch_is_learned_from_itself():
 def test_the_head_never_moves_and_all_else_trains():
     learner = co2l(optimizer="adam", weight_decay=0.1)
     learner.prepare((6,), torch.float32)
-    born = [one.detach().clone() for one in learner.model.head.parameters()]
+    born = [parameter.detach().clone() for parameter in learner.model.head.parameters()]
     learned(learner, batches(TASKS))
     assert all(map(torch.equal, born, learner.model.head.parameters()))
     rest = [p for name, p in learner.model.named_parameters() if not name.startswith("head")]

@@ -126,7 +126,7 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
             drawn = recorded(learner.store, "draw_independent_slots")
         store = learner.store
         kept = (store.x, store.fields["logits"], store.fields["known"])
-        before = [one.clone() for one in kept]
+        before = [tensor.clone() for tensor in kept]
         step = learner.learn(*item)
         slots = drawn[-1][1]
         yield Followed(step, item[0], *slots, *before, len(learner.classes))

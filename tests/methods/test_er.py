@@ -66,7 +66,7 @@ def test_one_mean_weighs_stream_and_replay_by_their_numbers():
     def gradients(learner, state) -> Tensor:
         learner.load_state_dict(state)
         learner.learn(*stream.batch(9))
-        return torch.cat([one.grad.flatten() for one in learner.model.parameters()])
+        return torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
 
     shared = {"augment": "none", "seed": 1}
     two_means = gradients(ER(memory=100, loss="sum", **shared), state)
@@ -124,7 +124,9 @@ def test_with_memory_it_is_not():
 
 
 def test_joint_and_separate_forwards_agree_without_batchnorm():
-    joint, separate = (parameters(er(forwards=one), TASKS) for one in ("joint", "separate"))
+    joint, separate = (
+        parameters(er(forwards=forwards), TASKS) for forwards in ("joint", "separate")
+    )
     torch.testing.assert_close(joint, separate, atol=1e-5, rtol=0)
 
 

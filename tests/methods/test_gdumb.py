@@ -226,7 +226,9 @@ def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Ten
             chosen = order[begin : begin + batch]
             optimizer.zero_grad()
             F.cross_entropy(head(x[chosen]), y[chosen]).backward()
-            norm = math.sqrt(sum(float((one.grad**2).sum()) for one in head.parameters()))
+            norm = math.sqrt(
+                sum(float((parameter.grad**2).sum()) for parameter in head.parameters())
+            )
             norms.append(norm)
             for parameter in head.parameters():
                 parameter.grad *= min(1, 10 / (norm + 1e-6))
@@ -257,7 +259,7 @@ def test_every_sample_comes_once_in_a_pass_and_what_fills_the_last_batch_has_wei
         torch.cat([slots[weight > 0] for slots, weight in taken[begin : begin + 3]]).tolist()
         for begin in range(0, 15, 3)
     ]
-    assert all(sorted(one) == list(range(held)) for one in passes)
+    assert all(sorted(order) == list(range(held)) for order in passes)
     assert len(set(map(tuple, passes))) == 5
     for begin in range(0, 15, 3):
         often = torch.cat([slots for slots, _ in taken[begin : begin + 3]]).bincount()
@@ -356,7 +358,7 @@ def test_a_step_of_the_fit_stays_on_the_device():
     sources = [*fit.trainer.rngs.values(), *fit.learner.trainer.rngs.values()]
     mode = FakeTensorMode()
     with FakeCopyMode(mode):
-        fake = copy.deepcopy(fit, {id(one): one.clone_state() for one in sources})
+        fake = copy.deepcopy(fit, {id(source): source.clone_state() for source in sources})
     fake.trainer.optimizer.step = lambda: None
     with mode:
         slots = mode.from_tensor(torch.arange(16))

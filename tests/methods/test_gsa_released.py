@@ -356,17 +356,20 @@ def test_a_frozen_head_still_trains_the_network_under_it():
 
 
 def test_mirroring_changes_nothing_for_a_network_blind_to_it():
-    one, two = released(net=MirrorBlind(), mirror=False), released(net=MirrorBlind(), mirror=True)
+    unmirrored, mirrored = (
+        released(net=MirrorBlind(), mirror=False),
+        released(net=MirrorBlind(), mirror=True),
+    )
     for item in stream(images):
         if item == BOUNDARY:
-            one.new_task()
-            two.new_task()
+            unmirrored.new_task()
+            mirrored.new_task()
             continue
-        single, double = one.learn(*item), two.learn(*item)
+        single, double = unmirrored.learn(*item), mirrored.learn(*item)
         assert len(double.outputs[1].y) == 2 * len(single.outputs[1].y)
         torch.testing.assert_close(single.loss, double.loss, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(2 * one.balance.positive, two.balance.positive)
-    for before, after in zip(heads(one), heads(two), strict=True):
+    torch.testing.assert_close(2 * unmirrored.balance.positive, mirrored.balance.positive)
+    for before, after in zip(heads(unmirrored), heads(mirrored), strict=True):
         torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-5)
 
 
@@ -390,7 +393,7 @@ def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
     body, mixed = learner.model.body, step.outputs[1]
     _, new_part, raw, views, again, of_stream = body.seen
     assert body.trained == [True, False, False, True, False, False]
-    assert [len(one) for one in body.seen] == [2 * 15, 15, 12, 2 * 12, 2 * 12, 10]
+    assert [len(inputs) for inputs in body.seen] == [2 * 15, 15, 12, 2 * 12, 2 * 12, 10]
     assert torch.equal(of_stream, x.float() / 255)
     assert torch.equal(views, torch.cat([raw, raw.flip(3)])) and torch.equal(views, again)
     is_new = learner.new[mixed.y[:12]]
@@ -411,8 +414,8 @@ def test_they_move_batchnorms_statistics_and_nothing_else():
         return learner.model
 
     plain, extra = one_step(False), one_step(True)
-    for (name, one), other in zip(plain.named_parameters(), extra.parameters(), strict=True):
-        assert torch.equal(one, other), name
+    for (name, value), other in zip(plain.named_parameters(), extra.parameters(), strict=True):
+        assert torch.equal(value, other), name
     for model, count in ((plain, 2), (extra, 6)):
         recorder, norm = model.body
         assert len(recorder.seen) == count

@@ -66,7 +66,9 @@ def taught(count: int, **settings: object) -> GSS:
 
 def vectors(given: dict[str, Tensor]) -> list[Tensor]:
     rows = range(len(next(iter(given.values()))))
-    return [torch.cat([one[row].flatten() for one in given.values()]).double() for row in rows]
+    return [
+        torch.cat([gradient[row].flatten() for gradient in given.values()]).double() for row in rows
+    ]
 
 
 def random_gradients(count: int, seed: int) -> dict[str, Tensor]:
@@ -84,8 +86,8 @@ def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean(pie
     rows = vectors(singles)
     rows.append(torch.stack(rows).mean(dim=0))
     expected = [
-        [float(torch.dot(one, other) / (one.norm() * other.norm())) for other in vectors(subsets)]
-        for one in rows
+        [float(torch.dot(row, other) / (row.norm() * other.norm())) for other in vectors(subsets)]
+        for row in rows
     ]
     assert torch.allclose(cosines(singles, subsets), torch.tensor(expected), atol=1e-6)
 
@@ -95,7 +97,7 @@ def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean(pie
 def test_cosines_do_not_depend_on_the_scale_of_the_loss(of_singles, of_subsets):
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
     scaled = [
-        {name: scale * one for name, one in given.items()}
+        {name: scale * gradient for name, gradient in given.items()}
         for scale, given in ((of_singles, singles), (of_subsets, subsets))
     ]
     assert torch.allclose(cosines(*scaled), cosines(singles, subsets), atol=1e-6)
@@ -103,10 +105,10 @@ def test_cosines_do_not_depend_on_the_scale_of_the_loss(of_singles, of_subsets):
 
 def test_a_sample_that_hardly_pulls_hardly_moves_the_mean():
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
-    one_is_tiny = {name: one.clone() for name, one in singles.items()}
-    for one in one_is_tiny.values():
-        one[2] *= 1e-25
-    rest = {name: one[[0, 1, 3]] for name, one in singles.items()}
+    one_is_tiny = {name: gradient.clone() for name, gradient in singles.items()}
+    for gradient in one_is_tiny.values():
+        gradient[2] *= 1e-25
+    rest = {name: gradient[[0, 1, 3]] for name, gradient in singles.items()}
     found = cosines(one_is_tiny, subsets)
     assert torch.allclose(found[-1], cosines(rest, subsets)[-1], atol=1e-6)
     assert torch.allclose(found[2], cosines(singles, subsets)[2], atol=1e-6)
@@ -114,8 +116,8 @@ def test_a_sample_that_hardly_pulls_hardly_moves_the_mean():
 
 def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_gradient():
     singles = random_gradients(4, 0)
-    singles = {name: torch.cat([one, 0 * one[:1]]) for name, one in singles.items()}
-    opposite = {name: -one for name, one in singles.items()}
+    singles = {name: torch.cat([gradient, 0 * gradient[:1]]) for name, gradient in singles.items()}
+    opposite = {name: -gradient for name, gradient in singles.items()}
     for other, sign in ((singles, 1), (opposite, -1)):
         found = cosines(singles, other)
         assert found.abs().max() <= 1
@@ -237,8 +239,8 @@ def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
         F.cross_entropy(logits, y), given.trainer.trainable, allow_unused=True
     )
     whole = [
-        torch.zeros_like(one) if part is None else part
-        for one, part in zip(given.trainer.trainable, found, strict=True)
+        torch.zeros_like(parameter) if part is None else part
+        for parameter, part in zip(given.trainer.trainable, found, strict=True)
     ]
     return torch.cat([part.flatten() for part in whole]).double()
 
@@ -334,7 +336,7 @@ def test_batchnorm_sees_stream_and_replay_together():
             er.learn(x, y)
             ours.learn(x, y)
         pairs = zip(ours.model.parameters(), er.model.parameters(), strict=True)
-        both.append(max((one - other).detach().abs().max() for one, other in pairs))
+        both.append(max((mine - other).detach().abs().max() for mine, other in pairs))
     joint, separate = both
     assert joint < 1e-4 < 1e-3 < separate
 
@@ -344,7 +346,7 @@ def test_gradients_are_compared_after_the_step(monkeypatch):
 
 
 def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
-    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.3)
+    monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 - 0.3)
     given, stream = learner(memory=25), random_batches(3)
     for x, y in stream:
         given.learn(x, y)
@@ -358,7 +360,7 @@ def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch
 def test_a_similar_batch_never_changes_a_full_memory(monkeypatch, value):
     given = taught(3)
     before = given.store.state_dict()
-    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 + value)
+    monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 + value)
     weights = given.params_sha256()
     for x, y in random_batches(8):
         given.learn(x, y)
@@ -370,7 +372,7 @@ def test_a_similar_batch_never_changes_a_full_memory(monkeypatch, value):
 def test_a_diverse_batch_changes_a_full_memory(monkeypatch):
     given = taught(3)
     before = given.store.x.clone()
-    monkeypatch.setattr(module, "cosines", lambda one, two: cosines(one, two) * 0 - 0.1)
+    monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 - 0.1)
     x, y = batch([0] * 10, seed=50)
     given.learn(x, y)
     changed = (given.store.x[:25] != before[:25]).any(dim=1)
@@ -385,8 +387,8 @@ def test_while_all_is_kept_and_replayed_it_trains_as_er_does():
     for x, y in random_batches(5):
         ours.learn(x, y)
         er.learn(x, y)
-    for one, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
+    for parameter, other in zip(ours.model.parameters(), er.model.parameters(), strict=True):
+        assert torch.allclose(parameter, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", [1, 4, 30])
@@ -421,5 +423,5 @@ def test_the_official_preset_is_that_of_its_source():
 
 def test_cosines_of_a_parameter_that_is_a_single_number():
     """A gradient of it has no dimension but that of the samples."""
-    one = {"factor": torch.tensor([1.0, -2.0]), "bias": torch.tensor([[0.0], [0.0]])}
-    assert cosines(one, one).tolist() == [[1, -1], [-1, 1], [-1, 1]]
+    gradients = {"factor": torch.tensor([1.0, -2.0]), "bias": torch.tensor([[0.0], [0.0]])}
+    assert cosines(gradients, gradients).tolist() == [[1, -1], [-1, 1], [-1, 1]]

@@ -86,9 +86,9 @@ def naive_terms(learner: LUCIR, out: Output, scale: float, pairs: list, new: set
             continue
         apart.append(1 - cosine(*pairs[place]))
         if y not in new:
-            cosines = [one / scale for one in out.logits[place].tolist()]
+            cosines = [value / scale for value in out.logits[place].tolist()]
             hardest = sorted((cosines[c] for c in new), reverse=True)[:2]
-            excess = [max(0.0, learner.margin - cosines[y] + one) for one in hardest]
+            excess = [max(0.0, learner.margin - cosines[y] + value) for value in hardest]
             ranks.append(sum(excess) / len(excess) if excess else 0.0)
     return {
         "labels": naive_cross_entropy(out, seen),
@@ -146,9 +146,9 @@ def test_logits_are_cosines_times_a_number_that_is_trained():
     assert float(head.scale.detach()) != 1 and head.scale.grad is not None
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
     features = learner.trainer.evaluator.features(x)
-    for one, scores in zip(features, learner.scores(x), strict=True):
+    for feature, scores in zip(features, learner.scores(x), strict=True):
         rows = head.weight.detach()[:3].tolist()
-        expected = [float(head.scale.detach()) * cosine(one.tolist(), row) for row in rows]
+        expected = [float(head.scale.detach()) * cosine(feature.tolist(), row) for row in rows]
         assert scores.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -203,8 +203,8 @@ def test_a_learner_that_is_opened_goes_on_with_the_same_rows_held(tmp_path):
     learner.save(tmp_path / "model.pt")
     again = onepass.open(tmp_path / "model.pt")
     old = again.model.head.weight[:3].detach().clone()
-    for one in (learner, again):
-        learned(one, batches([[4, 3], [3, 4]], seed=8))
+    for trained in (learner, again):
+        learned(trained, batches([[4, 3], [3, 4]], seed=8))
     assert torch.equal(again.model.head.weight[:3], old)
     assert learner.state_sha256() == again.state_sha256()
 

@@ -91,7 +91,8 @@ def test_for_small_steps_a_score_is_minus_lr_times_the_product_of_gradients():
     theta, seen = naive.weights(learner), set(range(7))
     of_stream = naive.gradient(theta, naive.labelled(stream), seen)
     products = [
-        -naive.dot(of_stream, naive.gradient(theta, [one], seen)) for one in naive.labelled(memory)
+        -naive.dot(of_stream, naive.gradient(theta, [sample], seen))
+        for sample in naive.labelled(memory)
     ]
     got = learner.interference(memory, g) / learner.lr
     torch.testing.assert_close(got, torch.tensor(products), rtol=0.01, atol=0.01)
@@ -135,7 +136,7 @@ def test_candidates_are_scored_without_augmentation():
     learner = MIR(net=nn.Flatten(), memory=30, replay=2, candidates=8, mirror=True, device="cpu")
     images = torch.arange(480).view(10, 3, 4, 4).to(torch.uint8)
     learner.learn(images, [0, 1] * 5)
-    g = [torch.ones_like(one) for one in learner.trainer.trainable]
+    g = [torch.ones_like(parameter) for parameter in learner.trainer.trainable]
     memory = stored(learner)
     state = learner.trainer.rngs["augmentation"].get_state()
     first, second = (learner.interference(memory, g) for _ in range(2))
@@ -174,8 +175,8 @@ def test_every_step_is_that_of_plain_loops(name, changed):
         g = naive.gradient(theta, stream, seen)
         virtual = naive.plus(theta, g, -learner.lr)
 
-        def score(one, theta=theta, virtual=virtual, seen=seen):
-            return naive.loss(virtual, *one, seen) - naive.loss(theta, *one, seen)
+        def score(sample, theta=theta, virtual=virtual, seen=seen):
+            return naive.loss(virtual, *sample, seen) - naive.loss(theta, *sample, seen)
 
         ranked = sorted(candidates, key=score, reverse=True)
         replayed = naive.labelled(trained[-1][0])

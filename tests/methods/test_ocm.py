@@ -108,9 +108,9 @@ def test_the_sixteen_maps_are_distinct_and_the_first_is_the_identity():
     image = torch.arange(36.0).view(1, 1, 6, 6)
     made = rotated(image, 16)
     assert torch.equal(made[:1], image)
-    assert len({tuple(one.flatten().tolist()) for one in made}) == 16
-    for one in made:  # pixels move and stay what they were
-        assert sorted(one.flatten().tolist()) == list(range(36))
+    assert len({tuple(image.flatten().tolist()) for image in made}) == 16
+    for image in made:  # pixels move and stay what they were
+        assert sorted(image.flatten().tolist()) == list(range(36))
 
 
 def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
@@ -226,7 +226,7 @@ def test_gradients_are_those_of_the_losses(contrast):
 
 
 def pairs(z: list[list[float]], keys: list[list[float]]) -> list[list[float]]:
-    return [[sum(a * b for a, b in zip(one, key, strict=True)) for key in keys] for one in z]
+    return [[sum(a * b for a, b in zip(query, key, strict=True)) for key in keys] for query in z]
 
 
 def surprise(row: list[float], j: int, left_out: int | None) -> float:

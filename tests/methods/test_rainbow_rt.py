@@ -80,7 +80,7 @@ class Numbered:
 def by_plain_lists(labels: list[int], uncertainty: list[float], quota: int) -> set[int]:
     kept = set()
     for label in set(labels):
-        members = [place for place, one in enumerate(labels) if one == label]
+        members = [place for place, other in enumerate(labels) if other == label]
         members.sort(key=lambda place: uncertainty[place])
         if len(members) > quota:
             members = members[:: len(members) // quota][:quota] if quota else []
@@ -173,7 +173,7 @@ def test_each_copy_is_augmented_anew_and_not_mirrored(mirror):
     shown = []
     on_every_forward(learner, lambda module, given, result: shown.append(result))
     learner.uncertainty(x)
-    assert [len(one) for one in shown] == [4] * 12
+    assert [len(votes) for votes in shown] == [4] * 12
     assert all(not torch.equal(shown[0], other) for other in shown[1:])
 
 
@@ -199,9 +199,9 @@ def test_in_the_first_task_nothing_is_replayed_and_nothing_scored():
 
 def test_the_first_memory_is_a_random_part_of_the_task():
     first = [Numbered(seed=seed, memory=48, candidates=36) for seed in range(60)]
-    for one in first:
-        one.task([0, 1] * 3)
-    often = Counter(number for one in first for number in one.held())
+    for memory in first:
+        memory.task([0, 1] * 3)
+    often = Counter(number for memory in first for number in memory.held())
     assert len(often) == 36 and max(often.values()) < 2.2 * 60 * 12 / 36
 
 
@@ -351,8 +351,8 @@ def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
     opened = open_learner(tmp_path / "learner.pt", device="cpu")
     for x in batches[9:]:
         opened.learn(x, [2] * 4)
-    for one in (learner, opened):
-        one.end_task()
+    for each in (learner, opened):
+        each.end_task()
     assert opened.state_sha256() == learner.state_sha256()
 
 

@@ -136,11 +136,13 @@ def test_two_orthogonal_classes_have_the_closed_form(tau, n):
 
 def naive_loss(z: list[list[float]], y: list[int], weight: list[float], tau: float) -> float:
     """Plain loops over the views that count."""
-    views = [(one, label) for one, label, w in zip(z, y, weight, strict=True) if w]
+    views = [(view, label) for view, label, w in zip(z, y, weight, strict=True) if w]
     total = 0.0
     for i, (anchor, label) in enumerate(views):
-        others = [one for j, one in enumerate(views) if j != i]
-        likeness = [sum(a * b for a, b in zip(anchor, one, strict=True)) / tau for one, _ in others]
+        others = [view for j, view in enumerate(views) if j != i]
+        likeness = [
+            sum(a * b for a, b in zip(anchor, view, strict=True)) / tau for view, _ in others
+        ]
         most = max(likeness)
         log_sum = most + math.log(sum(math.exp(value - most) for value in likeness))
         own = [v - log_sum for v, (_, c) in zip(likeness, others, strict=True) if c == label]
@@ -185,8 +187,8 @@ def test_a_batch_is_the_stream_batch_and_distinct_samples_of_the_memory():
         learner.learn(x, y)
     (batch,) = samples
     assert torch.equal(batch.x[:3], x) and batch.weight.tolist() == [1] * 8 + [0] * 7
-    drawn = {tuple(one.tolist()) for one in batch.x[3:8]}
-    assert drawn == {tuple(one.tolist()) for one in stored}
+    drawn = {tuple(row.tolist()) for row in batch.x[3:8]}
+    assert drawn == {tuple(row.tolist()) for row in stored}
 
 
 def test_what_stands_in_for_missing_samples_changes_nothing():
@@ -318,7 +320,7 @@ def test_a_review_takes_each_stored_sample_once_in_random_order_and_equal_pieces
         assert sorted(len(batch.y) for batch in samples) == [8, 8, 9]
         assert all(bool((batch.weight == 1).all()) for batch in samples)
         x, y = (torch.cat(parts) for parts in list(zip(*samples, strict=True))[:2])
-        place = [int((learner.store.x[:25] == one).all(dim=1).nonzero()) for one in x]
+        place = [int((learner.store.x[:25] == sample).all(dim=1).nonzero()) for sample in x]
         assert sorted(place) == list(range(25))
         assert torch.equal(y, learner.store.y[place])
         orders.append(place)
@@ -362,8 +364,10 @@ def naive_predictions(learner: SCR, x: Tensor) -> list[int]:
     held = int(learner.store.size)
     learner.model.eval()
     with torch.no_grad():
-        units = [F.normalize(learner.model.body(one[None]))[0] for one in learner.store.x[:held]]
-        queries = [F.normalize(learner.model.body(one[None]))[0] for one in x]
+        units = [
+            F.normalize(learner.model.body(sample[None]))[0] for sample in learner.store.x[:held]
+        ]
+        queries = [F.normalize(learner.model.body(sample[None]))[0] for sample in x]
     learner.model.train()
     labels = [learner.classes[row] for row in learner.store.y[:held].tolist()]
     means = {}

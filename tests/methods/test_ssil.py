@@ -102,7 +102,7 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
     if learner.loss == "mean":
         apart = sum(of_new + of_old) / len(of_new + of_old)
     else:
-        apart = sum(sum(one) / len(one) for one in (of_new, of_old) if one)
+        apart = sum(sum(losses) / len(losses) for losses in (of_new, of_old) if losses)
     return {"apart": apart, "tasks": sum(divergence) / len(divergence)}
 
 
@@ -263,7 +263,9 @@ def test_bad_settings_are_refused(wrong):
 def test_the_previous_network_is_in_cost_and_bytes():
     assert SSIL(mirror=True).cost(10) == ImageCount(trained=148, scored=148)
     learner = learned(ssil(net="mlp"), batches([[0, 1]]))
-    assert copy_bytes(learner) == 4 * sum(one.numel() for one in learner.model.parameters())
+    assert copy_bytes(learner) == 4 * sum(
+        parameter.numel() for parameter in learner.model.parameters()
+    )
 
 
 def test_the_defaults_are_the_comparable_setting():

@@ -9,7 +9,9 @@ from onepass.streams import STREAMS
 
 QUICK = ["long-tail:rho=20,class_order=shuffled", "blurry:n=0,m=50,boundaries=false"]
 SLOW = ["class-incremental:boundaries=false", "long-tail:rho=20", "blurry:n=50,m=20"]
-SLOW += [name for name in STREAMS.names() if not any(one.startswith(name) for one in QUICK + SLOW)]
+SLOW += [
+    name for name in STREAMS.names() if not any(prefix.startswith(name) for prefix in QUICK + SLOW)
+]
 # these train by contrast for the most part: tasks of a few batches teach their heads little
 BY_CONTRAST = {"ocm", "ocm-gsa"}
 SPECS = [*QUICK, *(pytest.param(spec, marks=pytest.mark.slow) for spec in SLOW)]

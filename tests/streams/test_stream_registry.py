@@ -83,20 +83,20 @@ def test_the_signature_says_what_a_stream_takes(noisy, backwards):
 def test_every_stream_in_a_file_of_the_package_is_imported():
     files = Path(streams.__file__).parent.glob("*.py")
     written = {file.stem for file in files if "\n@stream(" in file.read_text()}
-    found = {one.make.__module__ for one in STREAMS.all().values()}
+    found = {info.make.__module__ for info in STREAMS.all().values()}
     assert {f"onepass.streams.{name}" for name in written} == found
 
 
 def test_every_stream_of_the_package_has_a_sentence():
     assert {"class-incremental", "long-tail", "blurry"} <= set(STREAMS.names())
-    assert all(one.make.__doc__ for one in STREAMS.all().values())
+    assert all(info.make.__doc__ for info in STREAMS.all().values())
 
 
 def test_spec_and_seed_are_recorded_however_the_arguments_were_given(data, noisy):
     given = [noisy(data, 2, 7, 3), noisy(data, seed=3, strength=7, tasks=2)]
-    for one in [*given, make_stream(data, parse_stream("noisy:tasks=2,strength=7"), seed=3)]:
-        assert one.spec == {"stream": "noisy", "tasks": 2, "strength": 7}
-        assert one.derived["seed"] == 3
+    for made in [*given, make_stream(data, parse_stream("noisy:tasks=2,strength=7"), seed=3)]:
+        assert made.spec == {"stream": "noisy", "tasks": 2, "strength": 7}
+        assert made.derived["seed"] == 3
     assert noisy(data).spec == {"stream": "noisy", "tasks": 5, "strength": 20}
 
 
@@ -152,7 +152,7 @@ def test_a_stream_needs_nothing_but_a_dataset_and_an_order(data):
 
 def test_without_tasks_a_class_belongs_to_the_task_that_first_has_it(data):
     def of(*classes):
-        return torch.cat([torch.nonzero(data.train_y == one).flatten()[:5] for one in classes])
+        return torch.cat([torch.nonzero(data.train_y == label).flatten()[:5] for label in classes])
 
     plain = Stream(data, [of(3, 1), of(1, 4), of(0, 3)])
     assert plain.tasks == [(1, 3), (4,), (0,)]

@@ -90,7 +90,7 @@ def a_value(annotation):
 
 @pytest.mark.parametrize("name", STREAMS.names())
 def test_everything_that_a_stream_takes_can_be_said(data, name):
-    said = {key: a_value(one) for key, one in STREAMS[name].arguments.items()}
+    said = {key: a_value(annotation) for key, annotation in STREAMS[name].arguments.items()}
     text = f"{name}:" + ",".join(f"{key}={value}" for key, value in said.items())
     assert parse_stream(text) == {"stream": name, **said}
     made = make_stream(data, parse_stream(text), seed=3)

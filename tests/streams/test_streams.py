@@ -218,7 +218,7 @@ def test_the_same_classes_may_come_again_with_other_inputs():
 
 
 @pytest.mark.parametrize(
-    "order", [[], [[1, 2]], *([torch.tensor([0, one])] for one in (0.5, 10**6, -1))], ids=str
+    "order", [[], [[1, 2]], *([torch.tensor([0, index])] for index in (0.5, 10**6, -1))], ids=str
 )
 def test_an_order_that_numbers_no_samples_is_refused(order):
     with pytest.raises(onepass.InputError, match="order must"):

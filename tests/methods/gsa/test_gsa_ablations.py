@@ -48,12 +48,12 @@ def test_w_alone_and_v_alone_are_the_halves_of_both():
     for weights in ("adaptive", "w", "v", "none"):
         learner = learned(gsa(lr=1e-9, weights=weights), stream("tasks"))
         halves[weights] = rates(learner)
-    (w, log_v), one = halves["adaptive"], torch.ones(16)
-    assert not torch.equal(w, one) and bool((log_v != 0).any())
+    (w, log_v), ones = halves["adaptive"], torch.ones(16)
+    assert not torch.equal(w, ones) and bool((log_v != 0).any())
     for weights, expected in {
-        "w": (w, one.log()),
-        "v": (one, log_v),
-        "none": (one, one.log()),
+        "w": (w, ones.log()),
+        "v": (ones, log_v),
+        "none": (ones, ones.log()),
     }.items():
         for found, wanted in zip(halves[weights], expected, strict=True):
             torch.testing.assert_close(found, wanted)

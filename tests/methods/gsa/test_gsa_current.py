@@ -125,10 +125,10 @@ def test_current_samples_do_not_change_which_samples_are_mixed_or_kept():
 @pytest.mark.parametrize("name", ["tasks", "old classes come back"])
 def test_current_samples_change_nothing_while_the_memory_has_none(name):
     with_some = followed(gsa(memory=0, current=7), stream(name))
-    for one, other in zip(followed(gsa(memory=0), stream(name)), with_some, strict=True):
+    for without, other in zip(followed(gsa(memory=0), stream(name)), with_some, strict=True):
         for term in ("T1", "T2", "T3"):
-            torch.testing.assert_close(one.step.terms[term], other.step.terms[term])
-        size = len(one.case[0])
+            torch.testing.assert_close(without.step.terms[term], other.step.terms[term])
+        size = len(without.case[0])
         assert not bool(other.gradient[size : size + 7].any())
 
 
