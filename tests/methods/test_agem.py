@@ -43,7 +43,7 @@ def test_the_two_dimensional_case():
 
 @PROPERTY
 @given(six, six)
-def test_what_is_left_agrees_with_the_reference_and_is_no_longer(g, r):
+def test_the_projection_agrees_with_the_reference_and_is_not_longer_than_the_gradient(g, r):
     gradient, reference = pieces(g), pieces(r)
     got = project(gradient, reference, YES)
     scale = math.sqrt(dot(gradient, gradient) * dot(reference, reference))
@@ -60,7 +60,7 @@ def test_what_is_left_agrees_with_the_reference_and_is_no_longer(g, r):
 
 @PROPERTY
 @given(six, six)
-def test_it_is_the_plain_formula_over_all_parameters_together(g, r):
+def test_the_projection_is_the_plain_formula_over_all_parameters(g, r):
     overlap, square = (sum(a * b for a, b in zip(left, r, strict=True)) for left in (g, r))
     expected = g
     if overlap < 0:
@@ -91,12 +91,12 @@ def test_the_length_of_the_reference_does_not_matter(g, r, factor):
     )
 
 
-def test_a_gradient_against_its_own_opposite_is_all_taken_away():
+def test_a_gradient_opposite_to_the_reference_becomes_zero():
     g = pieces([3, -1, 4, 1, -5, 9])
     assert all(not bool(value.any()) for value in project(g, [-value for value in g], YES))
 
 
-def test_where_it_does_not_apply_no_bit_changes():
+def test_the_projection_changes_no_bit_where_it_does_not_apply():
     g, r = pieces([1, 2, 3, 4, 5, 6]), pieces([-1, -1, -1, -1, -1, -1])
     assert all(torch.equal(value, same) for value, same in zip(project(g, r, NO), g, strict=True))
 
@@ -144,7 +144,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "changed"), CASES, ids=str)
-def test_every_step_is_that_of_plain_loops(name, changed):
+def test_every_step_agrees_with_plain_loops(name, changed):
     learner = agem(**changed)
     drawn = naive.recorded(learner.store, "draw")
     projected = 0
@@ -201,7 +201,7 @@ def test_with_memory_it_is_not_finetuning():
     assert not torch.equal(naive.teach(learner, "tasks"), naive.teach(plain, "tasks"))
 
 
-def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
+def test_an_inferred_boundary_has_the_effect_of_a_given_one():
     told, inferred, none = agem(), agem(gap=2), agem(gap=99)
     ends = []
     for learner in (told, inferred, none):
@@ -219,7 +219,7 @@ def test_a_boundary_that_is_inferred_counts_as_one_that_is_told():
     assert torch.equal(ends[2], flat(plain))
 
 
-def test_a_step_along_the_projection_leaves_the_memorys_loss_to_first_order():
+def test_a_step_along_the_projection_keeps_the_memorys_loss_to_first_order():
     learner = agem(net="mlp", lr=1e-3, memory=200, replay=64)
     found = naive.recorded(learner.trainer, "gradients")
     drawn = naive.recorded(learner.store, "draw")
@@ -266,7 +266,7 @@ def test_rows_of_a_frozen_head_take_no_part():
 
 
 @pytest.mark.parametrize(("mirror", "copies"), [(False, 1), (True, 2)])
-def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
+def test_stream_and_memory_have_separate_forwards(mirror, copies):
     sizes = []
     learner = AGEM(net=nn.Flatten(), memory=30, replay=12, mirror=mirror, device="cpu")
     learner.prepare((3, 4, 4), torch.uint8)
@@ -281,7 +281,7 @@ def test_stream_and_memory_pass_through_the_network_apart(mirror, copies):
     assert [len(output.y) for output in step.outputs] == [10 * copies]  # what is trained on
 
 
-def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
+def test_the_draw_is_padded_at_weight_zero_until_the_memory_has_enough():
     learner = agem(replay=16)
     drawn = naive.recorded(learner.store, "draw")
     x, y = naive.vectors(10), [0, 1] * 5
@@ -293,7 +293,7 @@ def test_the_memory_is_padded_by_weight_zero_until_it_holds_enough():
 
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
-def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
+def test_logits_of_ten_thousand_keep_everything_finite(name, memory):
     learner = agem(net=Times(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
@@ -334,10 +334,10 @@ def test_both_forwards_move_batchnorms_statistics():
     torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64}
     assert defaults(AGEM, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(AGEM) == PLAIN_SGD

@@ -76,7 +76,7 @@ def test_the_worked_example():
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_values_are_shapleys(count, k):
+def test_values_agree_with_the_definition_of_shapley(count, k):
     distance, match = case(5, count, seed=10 * count + k)
     found = knn_shapley(distance, match, k)
     assert torch.allclose(found, values_of(distance, match, k, by_definition), atol=1e-6)
@@ -194,7 +194,7 @@ def test_other_slots_are_random_and_not_the_taken_ones():
 
 
 @pytest.mark.parametrize("stored", [1, 2, 5, 12])
-def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
+def test_the_lowest_are_dropped_and_each_slot_is_taken_once(stored):
     for seed in range(20):
         value = torch.randn(stored + 4, generator=torch.Generator().manual_seed(seed))
         kept = set(value.topk(stored).indices.tolist())
@@ -204,12 +204,12 @@ def test_the_lowest_go_and_each_vacancy_is_taken_once(stored):
         assert all(place == stored for new, place in enumerate(found) if stored + new not in kept)
 
 
-def test_of_equals_the_stored_sample_stays():
+def test_in_a_tie_the_stored_sample_stays():
     assert replacements(torch.zeros(6), 3).tolist() == [3, 3, 3]
     assert replacements(torch.tensor([1.0, 0.0, 1.0, 0.0]), 3).tolist() == [3]
 
 
-def test_who_is_not_waiting_replaces_nobody():
+def test_a_sample_that_is_not_waiting_replaces_none():
     value = torch.tensor([0.0, -5.0, 1.0, -torch.inf, 2.0, -torch.inf])
     assert replacements(value, 3).tolist() == [3, 1, 3]
 
@@ -260,7 +260,7 @@ SETTINGS = [{}, {"memory": 9}, {"memory": 15, "pool": 8}, {"neighbours": 1}, {"p
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_what_is_replayed_has_the_highest_adversarial_value(settings):
+def test_replayed_samples_have_the_highest_adversarial_value(settings):
     given = taught(7, **settings)
     stream = as_samples(given, *batch([0, 1, 1, 3], seed=70))
     state = given.trainer.rngs["draws"].get_state()
@@ -281,7 +281,7 @@ def test_what_is_replayed_has_the_highest_adversarial_value(settings):
     assert len(judges) == min(given.half, given.memory - given.eligible)
 
 
-def test_a_memory_smaller_than_the_replay_is_replayed_but_for_one():
+def test_a_memory_smaller_than_the_replay_is_replayed_except_for_one_sample():
     given = taught(3, memory=5)
     found = given.retrieve(as_samples(given, *batch([0, 1], seed=70)))
     assert found.weight.tolist() == [1.0] * 4 + [0.0] * 4
@@ -344,7 +344,7 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
     assert times[2] == 1
 
 
-def test_a_batch_that_fills_the_memory_sends_the_rest_to_the_update(monkeypatch):
+def test_a_batch_that_fills_the_memory_passes_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
     x, y = batch([8] * 10, seed=72)  # a new class, so all that wait are rare and valuable
     given._admit(y.tolist())
@@ -413,7 +413,7 @@ def test_batchnorm_sees_stream_and_replay_together():
     assert joint < 1e-4 < 1e-3 < separate
 
 
-def test_the_memory_is_judged_after_the_step(monkeypatch):
+def test_the_memory_is_valued_after_the_step(monkeypatch):
     assert steps_before("update", learner(), batches(3), monkeypatch) == [1, 2, 3]
 
 
@@ -464,10 +464,10 @@ def test_bad_settings_are_refused(name, value):
         ASER(**{name: value})
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "pool": 200, "neighbours": 3}
     assert defaults(ASER, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(ASER) == {**PLAIN_SGD, "pool": 200, "neighbours": 3}

@@ -47,13 +47,13 @@ def naive_relations(z: Tensor, previous: Tensor, weight: Tensor, k: float, past:
     return sum(each) / len(each)
 
 
-def test_relations_agree_with_plain_loops_over_the_samples_that_count():
+def test_relations_agree_with_plain_loops_over_samples_with_weight():
     weight = torch.tensor([1.0, 1, 0, 1, 1, 0, 1])
     got = relation_distillation(units(0), units(1), weight, 0.2, 0.05)
     assert got.item() == pytest.approx(naive_relations(units(0), units(1), weight, 0.2, 0.05))
 
 
-def test_of_the_same_network_at_one_temperature_relations_are_entropies_and_at_rest():
+def test_relations_of_equal_networks_at_one_temperature_are_entropies_with_zero_gradient():
     free = units(2).double().requires_grad_()
     z = F.normalize(free)
     value = relation_distillation(z, z.detach(), torch.ones(7), 0.3, 0.3)
@@ -135,7 +135,7 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
         assert step.loss.item() == pytest.approx(loss, rel=2e-4)
 
 
-def test_in_the_first_task_it_is_scr_but_for_a_factor():
+def test_the_first_task_is_scr_up_to_a_factor():
     """t / 0.07 times its loss on the same samples: every sample is kept and drawn, and without
     augmentation all views are alike."""
     first, second = batches([[0, 1, 2, 1], [2, 0, 1]])
@@ -166,7 +166,7 @@ def test_both_views_are_augmented(name):
     assert not torch.allclose(first, second, atol=1e-3)
 
 
-def test_the_first_batch_is_learned_from_itself():
+def test_the_first_batch_trains_without_replay():
     learner = co2l()
     learner.prepare((6,), torch.float32)
     before = learner.params_sha256()
@@ -174,7 +174,7 @@ def test_the_first_batch_is_learned_from_itself():
     assert step.loss.item() > 0 and learner.params_sha256() != before
 
 
-def test_the_head_never_moves_and_all_else_trains():
+def test_the_head_never_moves_and_everything_else_trains():
     learner = co2l(optimizer="adam", weight_decay=0.1)
     learner.prepare((6,), torch.float32)
     born = [parameter.detach().clone() for parameter in learner.model.head.parameters()]
@@ -187,7 +187,7 @@ def test_the_head_never_moves_and_all_else_trains():
 # ---- the classifier
 
 
-def test_the_fit_is_scikit_learns_logistic_regression_with_classes_that_weigh_the_same():
+def test_the_fit_is_scikit_learns_logistic_regression_with_balanced_classes():
     """Of features that all point the same way, as those of a ReLU, where plain steps are slow."""
     source = torch.Generator().manual_seed(0)
     y = torch.arange(300) % 20 % 12  # some classes have twice as many
@@ -211,7 +211,7 @@ def test_scores_do_not_change_with_the_scale_of_features():
     torch.testing.assert_close(plain(features), larger(7 * features), rtol=1e-3, atol=1e-3)
 
 
-def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
+def test_the_classifier_is_fitted_to_features_of_the_raw_memory_in_evaluation_mode():
     learner = learned(co2l(net=Normed(), memory=6), batches(TASKS[:3]))
     before, held = learner.state_sha256(), int(learner.store.size)
     x = learner.store.x[:held]
@@ -226,17 +226,17 @@ def test_what_is_fitted_are_features_of_the_raw_memory_in_evaluation_mode():
 # ---- settings
 
 
-def test_the_previous_network_is_shown_what_the_network_is():
+def test_the_previous_network_gets_the_same_inputs_as_the_network():
     assert co2l(replay=12).cost(10) == ImageCount(trained=44, scored=44)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "temperature": 0.5, "distillation": 1.0}
     expected |= {"relation_temperature": 0.2, "previous_temperature": 0.01}
     assert defaults(Co2L, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     temperatures = {"relation_temperature": 0.2, "previous_temperature": 0.01, "temperature": 0.5}
     optimiser = {"optimizer": "nesterov", "lr": 0.5, "weight_decay": 1e-4}
     others = {"distillation": 1.0, "augment": "contrastive"}

@@ -73,7 +73,7 @@ def test_with_all_outputs_known_the_error_is_the_mean_over_samples_and_outputs()
     torch.testing.assert_close(got, F.mse_loss(logits, stored))
 
 
-def test_where_nothing_is_stored_the_error_and_its_gradient_are_zero():
+def test_without_stored_samples_the_error_and_its_gradient_are_zero():
     logits = torch.ones(3, 4, requires_grad=True)
     nothing = torch.zeros(3, dtype=int)
     error = stored_logit_error(logits, torch.zeros(3, 4), nothing, torch.zeros(3), FOUR)
@@ -207,7 +207,7 @@ def test_logits_are_stored_as_they_were_before_the_update_and_never_refreshed():
             assert learner.store.fields["known"][kept].tolist() == [known] * len(logits)
 
 
-def test_the_view_that_was_trained_is_the_one_whose_logits_are_stored():
+def test_the_stored_logits_are_those_of_the_trained_view():
     learner = learner_of(net=nn.Flatten(), augment="crop-grey")
     (item,) = as_images(batches([[0, 1, 2]]))
     step = learner.learn(*item)
@@ -217,7 +217,7 @@ def test_the_view_that_was_trained_is_the_one_whose_logits_are_stored():
     assert not torch.equal(plain.outputs[0].logits, step.outputs[0].logits)
 
 
-def test_a_model_that_stays_is_held_to_what_it_says_anyway():
+def test_a_model_that_does_not_move_has_no_error_on_stored_logits():
     still, moving = learner_of(lr=1e-30, unknown="mask"), learner_of(unknown="mask")
     for item in batches(TASKS):
         if item == BOUNDARY:
@@ -229,7 +229,7 @@ def test_a_model_that_stays_is_held_to_what_it_says_anyway():
     assert last.terms["logits"].item() > 1e-3
 
 
-def test_old_samples_hold_new_classes_down_unless_that_is_masked():
+def test_old_samples_hold_new_classes_down_unless_masked():
     """Two classes, then two others: what the network gives the later ones on samples of the first
     is pulled towards zero, and left alone under the mask."""
 
@@ -244,7 +244,7 @@ def test_old_samples_hold_new_classes_down_unless_that_is_masked():
     assert said_of_new("zero") < 0.5 * said_of_new("mask")
 
 
-def test_when_the_head_grows_stored_logits_become_wider_and_stay():
+def test_stored_logits_widen_with_the_head_and_keep_their_values():
     learner, items = learner_of(memory=100), list(batches(MANY))
     for item in items[:2]:
         learner.learn(*item)
@@ -259,7 +259,7 @@ def test_when_the_head_grows_stored_logits_become_wider_and_stay():
     assert learner.store.fields["known"][:21].tolist() == [8] * 8 + [15] * 7 + [18] * 3 + [20] * 3
 
 
-def test_the_two_draws_are_independent_and_each_without_repetition():
+def test_the_two_draws_are_independent_and_each_has_no_repetition():
     learner = learner_of(memory=40, replay=10)
     common = []
     for now in followed(learner, batches([[0, 1, 2, 1, 0]] * 200)):
@@ -270,7 +270,7 @@ def test_the_two_draws_are_independent_and_each_without_repetition():
     assert sum(common) / len(common) == pytest.approx(2.5, abs=0.4)  # 10 * 10 / 40
 
 
-def test_each_draw_goes_into_a_forward_of_its_own():
+def test_each_draw_has_its_own_forward():
     forwarded = []
 
     class Watched(nn.Module):
@@ -303,7 +303,7 @@ def test_without_logits_and_with_whole_labels_it_is_er_with_the_sum_of_means():
     assert float((dark - er).abs().max()) > 1e-3
 
 
-def test_without_both_it_is_finetuning():
+def test_with_alpha_and_beta_zero_it_is_finetuning():
     ours = parameters(learner_of(**ALL, alpha=0.0, beta=0.0), TASKS)
     finetuned = parameters(learner_of(Finetune, net="mlp", lr=0.1), TASKS)
     torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
@@ -315,7 +315,7 @@ def test_without_memory_it_is_finetuning():
     torch.testing.assert_close(ours, finetuned, atol=1e-6, rtol=0)
 
 
-def test_the_three_batches_have_forwards_of_their_own():
+def test_the_three_batches_have_separate_forwards():
     learner, sizes = learner_of(), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
@@ -324,7 +324,7 @@ def test_the_three_batches_have_forwards_of_their_own():
     assert sizes == [3, 12, 12, 2, 12, 12]
 
 
-def test_batchnorm_sees_the_stream_apart():
+def test_batchnorm_sees_the_stream_alone():
     """Nothing replayed counts, so the stream's own statistics make this fine-tuning."""
     labels = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1, 0, 2]]
     net = with_batchnorm()
@@ -356,12 +356,12 @@ def test_the_cost_the_bytes_and_the_official_preset():
     assert (official.optimizer, official.alpha, official.beta) == ("sgd", 0.1, 0.5)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "alpha": 0.2, "beta": 1.0}
     assert defaults(DERPP, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(DERPP) == {
         "optimizer": "sgd",
         "lr": 0.03,

@@ -37,7 +37,7 @@ def mean(values: list[float]) -> float:
 @pytest.mark.parametrize("name", naive.STREAMS)
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 @pytest.mark.parametrize("loss", ["sum", "mean"])
-def test_loss_and_update_are_those_of_plain_loops(name, forwards, loss):
+def test_loss_and_update_agree_with_plain_loops(name, forwards, loss):
     """Cross-entropy over the classes seen so far, of the stream batch and of the samples drawn:
     two means added, or one mean over all. SGD then moves every weight by lr times its gradient."""
     learner = er(forwards=forwards, loss=loss)
@@ -119,7 +119,7 @@ def test_without_memory_it_is_finetuning(loss, optimizer):
     torch.testing.assert_close(joint, plain, atol=1e-5, rtol=0)
 
 
-def test_with_memory_it_is_not():
+def test_with_memory_it_is_not_finetuning():
     assert not torch.allclose(parameters(er(), TASKS), parameters(small(Finetune), TASKS))
 
 
@@ -143,7 +143,7 @@ def test_batchnorm_would_see_stream_and_replay_together_or_each_alone(forwards, 
 
 @pytest.mark.parametrize("forwards", ["joint", "separate"])
 @pytest.mark.parametrize("loss", ["sum", "mean"])
-def test_places_that_the_memory_cannot_fill_have_no_influence(loss, forwards):
+def test_padding_of_a_short_draw_has_no_influence(loss, forwards):
     """Three samples are stored: drawing 3 and drawing 12, of which 9 are padding, are the same."""
     stream = [[0, 1, 2], [3, 0, 3, 1]]
     exact = parameters(er(replay=3, loss=loss, forwards=forwards), stream)
@@ -221,7 +221,7 @@ def test_the_memory_is_a_reservoir_over_the_whole_stream():
 # ---- settings
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "forwards": "joint", "loss": "sum"}
     assert defaults(ER, expected) == expected
 

@@ -89,7 +89,7 @@ def test_the_weight_has_the_scripts_values():
     assert w.tolist() == pytest.approx([0.538, 0.755, 1, 1.462, 1.964], abs=5e-4)
 
 
-def test_the_weight_grows_with_the_ratio_and_so_against_the_papers():
+def test_the_weight_grows_with_the_ratio_unlike_the_papers():
     ratio = torch.linspace(0, 20, 101, dtype=torch.float64)
     w = released_weight(torch.ones(101, dtype=torch.float64), -ratio)
     assert bool((w.diff() > 0).all())
@@ -212,7 +212,7 @@ def test_the_stream_and_up_to_22_current_samples_make_the_new_batch():
     assert sizes == [10, 20, 30, 32, 32, 32, 32, 32]
 
 
-def test_what_a_batch_lacks_repeats_its_samples_evenly_at_weight_0():
+def test_a_short_batch_repeats_its_samples_evenly_at_weight_0():
     """BatchNorm sees the padding, so it must look like the samples that count."""
     learner = released(net=Recorder(), current=9, mix=14)
     for number, (x, y) in enumerate(stream(tasks=1, batches=3, size=4)):
@@ -289,7 +289,7 @@ def test_the_new_batch_is_augmented_twice_and_the_mix_once(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", [0, 40])
-def test_huge_logits_leave_everything_finite(memory):
+def test_huge_logits_keep_everything_finite(memory):
     learner = released(memory=memory, lr=1e-9, warm_up=1, head="trained")
     for item in stream(batches=3):
         if item == BOUNDARY:
@@ -309,7 +309,7 @@ def heads(learner: onepass.Learner) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
-def test_a_frozen_head_learns_in_the_first_task_and_never_again(optimizer):
+def test_a_frozen_head_trains_only_in_the_first_task(optimizer):
     items = list(stream(tasks=3))
     learner = released(head="frozen", optimizer=optimizer, weight_decay=1e-2)
     learner.learn(*items[0])
@@ -373,7 +373,7 @@ def test_mirroring_changes_nothing_for_a_network_blind_to_it():
         torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-5)
 
 
-def test_mirroring_matters_to_a_network_that_sees_it():
+def test_mirroring_changes_a_network_that_sees_it():
     items = list(stream(images, tasks=1))
     losses = [
         learned(released(net=nn.Flatten(), mirror=mirror), items[:-1]).learn(*items[-1]).loss
@@ -402,7 +402,7 @@ def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
     assert int(times.max() - times.min()) <= 1
 
 
-def test_they_move_batchnorms_statistics_and_nothing_else():
+def test_the_extra_forwards_move_only_batchnorms_statistics():
     """One step from the same state with and without: the same parameters, other statistics, which
     are those of six batches in turn."""
 
@@ -426,7 +426,7 @@ def test_they_move_batchnorms_statistics_and_nothing_else():
 
 
 @pytest.mark.parametrize("extra", [False, True])
-def test_a_step_costs_what_passes_says(extra):
+def test_the_cost_of_a_step_agrees_with_the_forward_counter(extra):
     learner = released(net=Recorder(), extra_forwards=extra)
     first, second = stream(images, tasks=1, batches=2)
     learner.learn(*first)

@@ -80,7 +80,7 @@ def random_gradients(count: int, seed: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("pieces", [3, module.PIECES])  # longer than one number each, and not
-def test_cosines_are_those_of_the_whole_vectors_and_the_last_row_is_the_mean(pieces, monkeypatch):
+def test_cosines_agree_with_whole_vectors_and_the_last_row_is_the_mean(pieces, monkeypatch):
     monkeypatch.setattr(module, "PIECES", pieces)
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
     rows = vectors(singles)
@@ -103,7 +103,7 @@ def test_cosines_do_not_depend_on_the_scale_of_the_loss(of_singles, of_subsets):
     assert torch.allclose(cosines(*scaled), cosines(singles, subsets), atol=1e-6)
 
 
-def test_a_sample_that_hardly_pulls_hardly_moves_the_mean():
+def test_a_sample_with_a_tiny_gradient_hardly_moves_the_mean():
     singles, subsets = random_gradients(4, 0), random_gradients(3, 1)
     one_is_tiny = {name: gradient.clone() for name, gradient in singles.items()}
     for gradient in one_is_tiny.values():
@@ -167,20 +167,20 @@ def test_victims_are_drawn_in_proportion_to_the_score_above_the_lowest(count):
     assert all(1 not in picks for picks in found)
 
 
-def test_equal_scores_make_equal_victims():
+def test_equal_scores_make_equally_likely_victims():
     store, draws = scored([0.1] * 4), 2000
     found = Counter(slot for _ in range(draws) for slot in store.victims(2).tolist())
     assert set(found) == {0, 1, 2, 3}
     assert all(abs(times / draws - 0.5) < 0.06 for times in found.values())
 
 
-def test_where_too_few_can_be_victims_the_rest_is_the_scratch_row():
+def test_missing_victims_are_the_scratch_row():
     assert sorted(scored([0.2, 0.2, 0.2, 0.7]).victims(3).tolist()) == [3, 4, 4]
     assert scored([0.7] + [0.2] * 30).victims(3).tolist() == [0, 31, 31]
     assert sorted(scored([0.2, 0.2]).victims(5).tolist()) == [0, 1, 2, 2, 2]
 
 
-def test_a_rejected_sample_in_the_scratch_row_is_no_victim():
+def test_a_rejected_sample_in_the_scratch_row_is_not_a_victim():
     store = scored([0.1, 0.2, 0.3])
     store.fields["score"][-1] = 0.9
     found = {slot for _ in range(50) for slot in store.victims(1).tolist()}
@@ -209,7 +209,7 @@ def test_nothing_is_exchanged(scores, new, diverse, room):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_redundant_victim_always_goes_and_the_newcomer_leaves_its_score():
+def test_a_redundant_victim_is_always_replaced_and_the_newcomers_score_is_stored():
     store = scored([1.0] * 5)
     store.exchange(*NEWCOMERS, torch.tensor([-1.0, -1.0, -1.0]), YES)
     new = store.y[:5] >= 7
@@ -218,7 +218,7 @@ def test_a_redundant_victim_always_goes_and_the_newcomer_leaves_its_score():
     assert torch.equal(store.x[:5, 0] == 70, new)
 
 
-def test_exchanges_happen_as_often_as_the_scores_say():
+def test_exchanges_happen_with_the_probability_of_the_scores():
     scores, new, times, draws = [0.6] * 5, -0.2, 0, 3000
     store = scored(scores)
     for _ in range(draws):
@@ -275,7 +275,7 @@ def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[fl
     ],
     ids=["plain", "subsets run short", "less than one subset", "filling", "normalised", "frozen"],
 )
-def test_scores_are_those_of_plain_loops(settings):
+def test_scores_agree_with_plain_loops(settings):
     given = taught(5, **settings)
     stream = as_samples(given, *batch([0, 1, 2, 3, 0], seed=77))
     state = given.trainer.rngs["draws"].get_state()
@@ -289,7 +289,7 @@ def test_scores_are_those_of_plain_loops(settings):
     assert bool(diverse) == (whole < 0)
 
 
-def test_both_kinds_of_batches_occur_and_are_told_apart():
+def test_both_kinds_of_batches_occur_and_are_distinguished():
     given = taught(8)
     kinds = set()
     for seed in range(12):
@@ -345,7 +345,7 @@ def test_gradients_are_compared_after_the_step(monkeypatch):
     assert steps_before("scores_of", learner(), random_batches(3), monkeypatch) == [1, 2, 3]
 
 
-def test_the_memory_fills_in_order_and_the_last_batch_loses_its_tail(monkeypatch):
+def test_the_memory_fills_in_order_and_the_last_batch_is_cut(monkeypatch):
     monkeypatch.setattr(module, "cosines", lambda new, kept: cosines(new, kept) * 0 - 0.3)
     given, stream = learner(memory=25), random_batches(3)
     for x, y in stream:
@@ -381,7 +381,7 @@ def test_a_diverse_batch_changes_a_full_memory(monkeypatch):
     assert torch.allclose(given.store.fields["score"][:25][changed], torch.tensor(-0.1))
 
 
-def test_while_all_is_kept_and_replayed_it_trains_as_er_does():
+def test_while_all_samples_are_stored_and_replayed_it_trains_as_er():
     settings = {"net": "mlp", "memory": 60, "replay": 64, "seed": 1, "device": "cpu"}
     ours, er = GSS(**settings), onepass.ER(**settings)
     for x, y in random_batches(5):
@@ -412,12 +412,12 @@ def test_bad_settings_are_refused(name):
         GSS(**{name: 0})
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "subsets": 10, "subset_size": 10}
     assert defaults(GSS, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(GSS) == {**PLAIN_SGD, "lr": 0.01}
 
 

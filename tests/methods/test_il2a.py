@@ -34,7 +34,7 @@ def test_the_pairs_of_n_classes_have_the_numbers_below_n_over_two(n):
     assert torch.equal(numbers, pair_number(pairs[:, 1], pairs[:, 0]))
 
 
-def test_shares_are_of_beta_but_a_half_where_that_is_far_from_it():
+def test_mixing_shares_follow_beta_and_become_a_half_far_from_it():
     drawn = mixing_shares((20_000,), torch.Generator().manual_seed(0))
     beta = stats.beta(BETA, BETA)
     half = drawn == 0.5
@@ -114,7 +114,7 @@ def test_stream_and_mixtures_compete_with_all_seen_classes_and_the_pairs_of_the_
     assert all(got == expected for got, expected in checked)
 
 
-def test_auxiliary_rows_train_in_their_task_and_go_with_it():
+def test_auxiliary_rows_train_in_their_task_and_are_reset_after_it():
     learner = il2a(optimizer="adam", weight_decay=0.1)
     learned(learner, batches([[0, 1, 2], [2, 1, 0]]))
     rows = learner.model.auxiliary.weight
@@ -133,7 +133,7 @@ def random_head(seed: int, classes: int = 4, features: int = 3) -> tuple[Tensor,
     return torch.randn(classes, features, generator=source), torch.randn(classes, generator=source)
 
 
-def test_the_bound_is_that_of_the_covariance_of_the_classes_own_samples():
+def test_the_bound_uses_the_covariance_of_the_classes_own_samples():
     weight, bias = random_head(0)
     features = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
     y = torch.tensor([0, 1, 2] * 4)
@@ -170,7 +170,7 @@ def test_augmented_features_cost_more_than_their_mean_and_less_than_the_bound():
     assert plain < sampled < bound
 
 
-def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
+def test_features_are_stored_at_a_task_end_and_removed_with_their_sample():
     learner = il2a(memory=8, net=Normed())
     learned(learner, batches([[0, 1, 0, 1], [1, 1, 0, 0]]))
     fields = learner.store.fields
@@ -186,7 +186,7 @@ def test_features_are_kept_when_a_task_ends_and_go_with_their_sample():
     assert bool(is_new.any()) and torch.equal(fields["known"][:8], (~is_new).float())
 
 
-def test_forgetting_leaves_no_features_of_samples_that_were_replaced():
+def test_forgetting_deletes_features_of_replaced_samples():
     learner = learned(il2a(memory=4), batches([[0, 1, 2, 1], BOUNDARY, [3, 4] * 8]))
     store = learner.store
     stale = store.fields["known"][:4] == 0
@@ -220,7 +220,7 @@ def test_the_first_task_has_class_augmentation_only():
         torch.testing.assert_close(step.loss, parts)
 
 
-def test_the_loss_has_its_four_terms_with_their_weights():
+def test_the_loss_is_the_weighted_sum_of_its_four_terms():
     learner = learned(il2a(semantic=3.0, distillation=7.0, net="mlp"), batches(TASKS[:5]))
     step = learner.learn(*next(iter(batches([[3, 4, 0]], seed=3))))
     terms = {name: term.item() for name, term in step.terms.items()}
@@ -229,7 +229,7 @@ def test_the_loss_has_its_four_terms_with_their_weights():
     assert step.loss.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_drift_is_the_norm_of_what_features_of_all_images_that_count_have_moved():
+def test_drift_is_the_norm_of_the_change_of_all_features_with_weight():
     """Zero, and harmless, in the first step of a task: the networks are still the same."""
     learner = learned(il2a(net="mlp", replay=4), batches([[0, 1, 0, 1], [1, 1], BOUNDARY]))
     first, second = batches([[2, 3, 2], [3, 2, 3]], seed=2)
@@ -266,7 +266,7 @@ def test_without_pairs_temperature_and_weights_it_is_er():
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-def test_declared_images_are_those_of_stream_mixtures_and_replay(mirror):
+def test_the_cost_counts_stream_mixtures_and_replay(mirror):
     learner, counted = il2a(net=nn.Flatten(), mirror=mirror), []
     images = torch.zeros(4, 1, 3, 3, dtype=torch.uint8)
     learner.learn(images, [0, 1, 0, 1])
@@ -284,13 +284,13 @@ def test_it_learns_without_a_memory():
 # ---- settings
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = COMPARABLE | {"replay": 64, "temperature": 0.1, "semantic": 10.0, "pairs": 190}
     expected["distillation"] = 0.1
     assert defaults(IL2A, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     weights = {"temperature": 0.1, "semantic": 10.0, "distillation": 10.0, "pairs": 50 * 49 // 2}
     optimiser = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 2e-4}
     assert official(IL2A) == optimiser | weights

@@ -54,7 +54,7 @@ def test_the_highest_scores_are_chosen():
     assert got.y.tolist() == [2, 0, 5] and got.x.flatten().tolist() == [2, 0, 5]
 
 
-def test_padding_is_chosen_only_where_nothing_else_is_left():
+def test_padding_is_chosen_last():
     some = numbered(1.0, 1.0, 0.0, 1.0, 0.0)
     scores = torch.tensor([-3.0, -2.0, 9.0, -1.0, 8.0])
     assert highest_scored(scores, some, 3).y.tolist() == [3, 1, 0]
@@ -66,7 +66,7 @@ def test_padding_is_chosen_only_where_nothing_else_is_left():
 
 
 @pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
-def test_scores_are_the_rise_of_each_samples_loss_in_a_step_really_taken(net):
+def test_scores_are_the_rise_of_each_samples_loss_in_a_real_step(net):
     learner, other = taught(net=net, lr=0.1), taught(net=net, lr=0.1)
     stream = a_stream(5, 6, 6)
     memory = stored(learner)
@@ -98,7 +98,7 @@ def test_for_small_steps_a_score_is_minus_lr_times_the_product_of_gradients():
     torch.testing.assert_close(got, torch.tensor(products), rtol=0.01, atol=0.01)
 
 
-def test_a_step_of_no_length_harms_nothing():
+def test_a_step_of_length_zero_has_zero_scores():
     learner = taught(lr=1e-30)  # too short to change any parameter
     stream = a_stream(5)
     scores = learner.interference(stored(learner), stream_gradient(learner, stream))
@@ -106,7 +106,7 @@ def test_a_step_of_no_length_harms_nothing():
 
 
 @pytest.mark.parametrize("net", [Times(), "mlp"], ids=["linear", "mlp"])
-def test_the_streams_own_sample_gains(net):
+def test_a_stream_sample_as_candidate_has_a_negative_score(net):
     learner = taught(net=net, lr=1e-2)
     for row in range(7):
         stream = a_stream(row)
@@ -165,7 +165,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "changed"), CASES, ids=str)
-def test_every_step_is_that_of_plain_loops(name, changed):
+def test_every_step_agrees_with_plain_loops(name, changed):
     learner = mir(**changed)
     drawn, trained = naive.recorded(learner.store, "draw"), naive.recorded(learner, "forward")
     chosen_from_more = 0
@@ -217,7 +217,7 @@ def test_without_memory_it_is_finetuning():
     assert torch.equal(naive.teach(learner, "tasks"), naive.teach(plain, "tasks"))
 
 
-def test_with_candidates_for_the_whole_memory_the_worst_of_all_are_replayed():
+def test_with_the_whole_memory_as_candidates_the_most_harmed_samples_are_replayed():
     learner = taught(candidates=60)
     x, y = naive.vectors(4), torch.tensor([5, 6, 6, 5])
     stream = Samples(x, y, torch.ones(4))
@@ -229,7 +229,7 @@ def test_with_candidates_for_the_whole_memory_the_worst_of_all_are_replayed():
 
 
 @pytest.mark.parametrize(("mirror", "copies"), [(False, 1), (True, 2)])
-def test_scoring_is_two_evaluating_forwards_between_two_training_ones(mirror, copies):
+def test_scoring_makes_two_evaluation_forwards_between_two_training_forwards(mirror, copies):
     kept = []
     learner = MIR(net=nn.Flatten(), memory=30, replay=4, candidates=9, mirror=mirror, device="cpu")
     learner.prepare((3, 4, 4), torch.uint8)
@@ -248,7 +248,7 @@ def test_scoring_is_two_evaluating_forwards_between_two_training_ones(mirror, co
     assert learner.cost(10) == (14 * copies, 18)
 
 
-def test_scoring_leaves_batchnorms_statistics_alone():
+def test_scoring_does_not_move_batchnorms_statistics():
     """They are what two training forwards make of them, of the stream batch and of the replay."""
     learner = taught(net=batchnorm(), lr=0.1)
     body = learner.model.body
@@ -264,7 +264,7 @@ def test_scoring_leaves_batchnorms_statistics_alone():
     torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
+def test_replay_is_padded_at_weight_zero_until_the_memory_has_enough():
     learner = mir(replay=16, candidates=20)
     x, y = naive.vectors(10), [0, 1] * 5
     steps = [learner.learn(x, y) for _ in range(3)]
@@ -275,7 +275,7 @@ def test_replay_is_padded_by_weight_zero_until_the_memory_holds_enough():
 
 @pytest.mark.parametrize("name", ["tasks", "old classes come back", "one class at a time"])
 @pytest.mark.parametrize("memory", [0, 30])
-def test_logits_of_ten_thousand_leave_everything_finite(name, memory):
+def test_logits_of_ten_thousand_keep_everything_finite(name, memory):
     learner = mir(net=Times(1e5), memory=memory)
     assert bool(torch.isfinite(naive.teach(learner, name)).all())
     assert float(learner.scores(torch.ones(1, naive.FEATURES)).abs().max()) > 1e4
@@ -310,10 +310,10 @@ def test_the_official_preset_learns():
     assert bool(torch.isfinite(naive.teach(learner, "tasks")).all())
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "candidates": 320}
     assert defaults(MIR, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(MIR) == {**PLAIN_SGD, "candidates": 50}

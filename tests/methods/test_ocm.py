@@ -113,7 +113,7 @@ def test_the_sixteen_maps_are_distinct_and_the_first_is_the_identity():
         assert sorted(image.flatten().tolist()) == list(range(36))
 
 
-def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
+def test_maps_are_halves_rotated_by_180_degrees_and_rotations_of_the_whole():
     image = torch.arange(16.0).view(4, 4)
     left, right = image[:, :2], image[:, 2:]
     expected = [
@@ -133,7 +133,7 @@ def test_maps_are_halves_turned_upside_down_and_turns_of_the_whole():
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
-def test_fewer_maps_are_the_first_of_all(count):
+def test_fewer_maps_are_the_first_maps(count):
     image = torch.arange(16.0).view(1, 1, 4, 4)
     assert torch.equal(rotated(image, count), rotated(image, 16)[:count])
 
@@ -151,7 +151,7 @@ def test_images_that_are_not_square_keep_their_shape(shape, maps):
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_where_all_is_alike_contrasts_count_the_views(n):
+def test_with_equal_projections_contrasts_count_the_views(n):
     """log N for L_u; for L_n log(N - 1), once and twice (n_i - 1) / n_i."""
     ones = torch.ones(2, 3, n, 1)
     views = embedded(ones, ones, [0] * n)
@@ -205,14 +205,14 @@ def test_a_previous_network_that_agrees_leaves_only_the_other_pseudo_classes():
 
 
 @pytest.mark.parametrize("contrast", [class_contrast, stream_contrast])
-def test_samples_that_do_not_count_change_nothing(contrast):
+def test_samples_of_weight_zero_change_nothing(contrast):
     whole = random_views([0, 1, 0, 2, 2], weight=[1.0, 1.0, 1.0, 0.0, 0.0])
     part = EmbeddedViews(whole.z[:, :, :3], whole.key[:, :, :3], whole.y[:3], whole.weight[:3])
     torch.testing.assert_close(contrast(whole), contrast(part))
 
 
 @pytest.mark.parametrize("contrast", [class_contrast, stream_contrast])
-def test_gradients_are_those_of_the_losses(contrast):
+def test_gradients_agree_with_finite_differences(contrast):
     views = random_views([0, 1, 0, 2], maps=2, weight=[1.0, 1.0, 1.0, 0.0])
     z, key = views.z.double().requires_grad_(), views.key.double().requires_grad_()
 
@@ -303,7 +303,7 @@ def test_every_step_is_the_sum_of_its_terms_by_plain_loops(settings):
             assert float(step.loss) == pytest.approx(sum(expected.values()), rel=1e-3)
 
 
-def test_similarities_are_with_the_projection_and_a_window_that_changes():
+def test_similarities_use_the_projection_and_a_changing_window():
     learner = ocm(net="mlp", rotations=1, scale=0.5, lr=1e-9)
     x, y = images_of([0, 1, 2], 1)
     windows = set()
@@ -319,7 +319,7 @@ def test_similarities_are_with_the_projection_and_a_window_that_changes():
     assert len(windows) > 4  # of the same features
 
 
-def test_stream_and_memory_have_windows_of_their_own():
+def test_stream_and_memory_have_separate_windows():
     learner = in_the_second_task(ocm(net="mlp", rotations=1, replay=4, lr=1e-9))
     x, y = images_of([2, 2], 1)
     learner.store.x[:], learner.store.y[:] = x[:1], learner.book.row_of[2]
@@ -363,7 +363,7 @@ def test_the_first_task_trains_on_the_stream_alone():
     assert len(step.outputs[0].y) == 3
 
 
-def test_later_the_labels_of_the_stream_are_not_classified():
+def test_after_the_first_task_the_streams_labels_are_not_classified():
     learner = in_the_second_task(ocm())
     with recorded(learner) as kept:
         step = learner.learn(*images_of([2, 2, 3], 9))
@@ -372,7 +372,7 @@ def test_later_the_labels_of_the_stream_are_not_classified():
 
 
 @pytest.mark.parametrize(("classes", "counting"), [(1, 14), (2, 21), (4, 35), (9, 64)])
-def test_so_many_are_replayed_as_there_are_classes(classes, counting):
+def test_the_number_of_replayed_samples_grows_with_the_classes(classes, counting):
     """min(64, 7 |seen|), with one class of the second task."""
     learner = ocm(memory=100, replay=64, rotations=1)
     learner.learn(*images_of([label % classes for label in range(90)], 0))
@@ -399,7 +399,7 @@ def test_the_second_view_is_augmented_and_the_first_is_not():
     assert not torch.allclose(first, second, atol=1e-3)
 
 
-def test_the_previous_network_sees_the_memorys_turns_and_another_view_in_one_pass():
+def test_the_previous_network_gets_the_memorys_rotations_and_another_view_in_one_forward():
     learner = in_the_second_task(ocm(augment="crop-grey", net=nn.Flatten(), rotations=2))
     before, seen = learner.previous.state_dict(), []
     body, own = learner.previous.model.body, []
@@ -421,7 +421,7 @@ def test_the_previous_network_sees_the_memorys_turns_and_another_view_in_one_pas
         assert torch.equal(value, before["model"][name])
 
 
-def test_logits_are_held_for_the_classes_that_the_previous_network_knew():
+def test_logits_are_distilled_for_the_classes_that_the_previous_network_knew():
     learner = in_the_second_task(ocm(strength=1.0))
     assert learner.previous.known.sum() == 2
     with recorded(learner) as kept:
@@ -433,12 +433,12 @@ def test_logits_are_held_for_the_classes_that_the_previous_network_knew():
     assert step.terms["logits"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_strength_of_zero_lets_the_logits_go():
+def test_strength_zero_switches_the_distillation_off():
     step = in_the_second_task(ocm(strength=0.0)).learn(*images_of([2, 3], 9))
     assert step.terms["logits"].item() == 0
 
 
-def test_what_trains_is_all_of_the_network():
+def test_every_parameter_of_the_network_trains():
     learner = in_the_second_task(ocm(net="mlp"))
     for name, parameter in learner.model.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.any()), name
@@ -476,11 +476,11 @@ def test_the_cost_is_that_of_the_paper():
     assert OCM().cost(10) == ImageCount(trained=2432, scored=1088)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "temperature": 0.07, "scale": 1.0, "strength": 1.0}
     assert defaults(OCM, expected) == expected
     assert OCM().rotations == 16
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(OCM) == {"augment": "crop-grey-flip"}

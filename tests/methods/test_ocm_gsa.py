@@ -91,6 +91,6 @@ def test_settings_of_both_are_checked(settings, message):
         OCMGSA(**settings)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "mix": 64, "temperature": 0.07, "rotations": 16}
     assert defaults(OCMGSA, expected) == expected

@@ -90,7 +90,7 @@ def by_plain_lists(labels: list[int], uncertainty: list[float], quota: int) -> s
 
 @PROPERTY
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 11)), max_size=60), st.integers(0, 15))
-def test_every_so_manieth_of_a_class_by_uncertainty_is_kept(candidates, quota):
+def test_candidates_of_a_class_are_kept_at_a_stride_by_uncertainty(candidates, quota):
     labels, votes = [label for label, _ in candidates], [vote / 12 for _, vote in candidates]
     chosen = diverse(torch.tensor(labels, dtype=torch.int64), torch.tensor(votes), quota)
     assert set(chosen.nonzero().flatten().tolist()) == by_plain_lists(labels, votes, quota)
@@ -100,7 +100,7 @@ def test_every_so_manieth_of_a_class_by_uncertainty_is_kept(candidates, quota):
     ("count", "quota", "expected"),
     [(6, 2, [0, 3]), (7, 2, [0, 3]), (5, 2, [0, 2]), (5, 3, [0, 1, 2]), (2, 3, [0, 1])],
 )
-def test_of_sorted_candidates_a_stride_is_kept(count, quota, expected):
+def test_sorted_candidates_are_kept_at_a_stride(count, quota, expected):
     sure_first = torch.arange(count) / 12
     chosen = diverse(torch.zeros(count).long(), sure_first, quota)
     assert chosen.nonzero().flatten().tolist() == expected
@@ -177,7 +177,7 @@ def test_each_copy_is_augmented_anew_and_not_mirrored(mirror):
     assert all(not torch.equal(shown[0], other) for other in shown[1:])
 
 
-def test_scoring_leaves_statistics_and_parameters_alone():
+def test_scoring_does_not_move_statistics_and_parameters():
     learner = rainbow(net="resnet18")
     x = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8)
     learner.learn(x, [0, 1] * 3)
@@ -231,7 +231,7 @@ def test_a_new_memory_comes_from_the_old_one_and_the_task_alone():
         numbered.learner.new_task()
 
 
-def test_places_that_are_left_over_go_to_others_at_random():
+def test_remaining_slots_go_to_other_candidates_at_random():
     left_over = Counter()
     for seed in range(40):
         numbered = Numbered(seed=seed, memory=27, candidates=20, augment="none")
@@ -244,7 +244,7 @@ def test_places_that_are_left_over_go_to_others_at_random():
     assert set(left_over) == {8, 10, 12, 13}
 
 
-def test_fewer_candidates_than_places_are_all_kept():
+def test_fewer_candidates_than_slots_are_all_kept():
     numbered = Numbered(memory=100)
     numbered.task([0, 1, 1], batches=2)
     assert sorted(numbered.held()) == list(range(6))
@@ -253,14 +253,14 @@ def test_fewer_candidates_than_places_are_all_kept():
     assert sorted(numbered.held()) == list(range(10))
 
 
-def test_with_fewer_places_than_classes_the_memory_is_full_all_the_same():
+def test_with_fewer_slots_than_classes_the_memory_is_still_full():
     numbered = Numbered(memory=4)
     numbered.task([0, 1, 2, 3])
     assert len(numbered.held()) == 2
 
 
 @pytest.mark.parametrize("candidates", [None, 5, 40])
-def test_no_more_of_the_task_is_kept_than_asked_for_and_never_more_than_the_memory(candidates):
+def test_candidates_never_exceed_their_setting_or_the_memory(candidates):
     numbered = Numbered(memory=44, candidates=candidates)
     for begin in (0, 30):
         for _ in range(5):
@@ -284,7 +284,7 @@ def test_the_cost_of_a_task_end_is_twelve_views_of_each_candidate():
         numbered.learner.new_task()
 
 
-def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
+def test_the_most_and_the_least_certain_are_kept(monkeypatch):
     def by_number(self: RainbowRT, x: Tensor) -> Tensor:
         return x[:, 0] % 6 / 12
 
@@ -297,7 +297,7 @@ def test_the_surest_and_the_least_sure_are_kept(monkeypatch):
     assert sorted(number % 6 for number in of_task) == [0, 2, 4]
 
 
-def test_without_places_it_learns_and_replays_nothing():
+def test_without_slots_it_trains_and_replays_nothing():
     numbered = Numbered(memory=1)
     for label in range(3):
         assert numbered.task([label, label]) == [[]] * 6
@@ -324,7 +324,7 @@ def test_the_loss_is_one_mean_over_stream_and_replay():
         learner.new_task()
 
 
-def test_the_head_is_not_initialised_anew_and_trains_in_every_task():
+def test_the_head_is_not_reset_and_trains_in_every_task():
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     learner = rainbow(net=nn.Linear(5, 4), lr=0.01)
     for task in range(3):
@@ -338,7 +338,7 @@ def test_the_head_is_not_initialised_anew_and_trains_in_every_task():
         assert bool((moved > 0).all()) and float(moved.max()) < 0.05
 
 
-def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
+def test_a_learner_saved_after_a_task_end_resumes_exactly(tmp_path):
     source = torch.Generator().manual_seed(0)
     batches = [torch.randn(4, 5, generator=source) for _ in range(12)]
     learner = rainbow(net="mlp", lr=1e-3, memory=6)
@@ -366,17 +366,17 @@ def test_a_learner_saved_after_a_task_s_end_goes_on_exactly(tmp_path):
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused(settings, wanted):
+def test_invalid_settings_are_refused(settings, wanted):
     with pytest.raises(InputError, match=wanted):
         rainbow(**settings)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64}
     assert defaults(RainbowRT, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(RainbowRT) == {
         "optimizer": "nesterov",
         "lr": 0.05,

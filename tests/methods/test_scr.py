@@ -104,7 +104,7 @@ def one_direction(learner: SCR) -> SCR:
 
 
 @pytest.mark.parametrize("stored", [1, 5, 12, 20])
-def test_where_all_projections_are_equal_the_loss_counts_the_other_views(stored):
+def test_with_equal_projections_the_loss_counts_the_other_views(stored):
     """log(2n - 1) for n samples; the padding of a short memory is none of them."""
     learner = one_direction(taught(scr(lr=1e-9), [0] * stored))
     step = learner.learn(*batch_of([0, 1, 1], 7))
@@ -191,7 +191,7 @@ def test_a_batch_is_the_stream_batch_and_distinct_samples_of_the_memory():
     assert drawn == {tuple(row.tolist()) for row in stored}
 
 
-def test_what_stands_in_for_missing_samples_changes_nothing():
+def test_padding_changes_nothing():
     learner = taught(scr(), [0, 1, 2])
     (x, y), (other, label) = batch_of([0, 1, 1, 2], 3), batch_of([1], 4)
     alone = learner.contrast(Samples(x, y, torch.ones(4)))
@@ -230,7 +230,7 @@ def test_the_second_view_is_augmented_and_the_first_as_it_is_set(first_view, nam
 
 
 @pytest.mark.parametrize("name", ["crop-grey", "contrastive"])
-def test_the_augmentation_is_the_one_that_was_asked_for(name):
+def test_the_augmentation_is_the_one_that_is_set(name):
     learner = scr(augment=name)
     learner.prepare((3, 4, 4), torch.uint8)
     x, _ = images_of([0] * 20, 1, channels=3)
@@ -244,7 +244,7 @@ def test_the_augmentation_is_the_one_that_was_asked_for(name):
     assert torch.equal(learner.views(x), expected)
 
 
-def test_the_first_view_is_plain_unless_told_otherwise():
+def test_the_first_view_is_plain_by_default():
     assert SCR().first_view == "plain"
 
 
@@ -272,7 +272,7 @@ def test_after_the_first_batch_every_class_can_be_predicted():
 # ---- what trains
 
 
-def test_the_head_never_moves_and_all_else_trains():
+def test_the_head_never_moves_and_everything_else_trains():
     learner = scr(net="mlp", optimizer="adam", weight_decay=0.1)
     learner.prepare((6,), torch.float32)
     born = [parameter.detach().clone() for parameter in learner.model.head.parameters()]
@@ -290,7 +290,7 @@ def test_the_projection_has_the_papers_layers():
     assert [first.weight.shape, last.weight.shape] == [(400, 400), (128, 400)]
 
 
-def test_the_gradient_probe_has_nothing_to_see():
+def test_the_gradient_probe_has_nothing_to_measure():
     learner, probe = scr(), BalanceProbe()
     for seed in range(2):
         probe.stepped(learner, learner.learn(*batch_of([0, 1], seed)))
@@ -327,7 +327,7 @@ def test_a_review_takes_each_stored_sample_once_in_random_order_and_equal_pieces
     assert orders[0] != orders[1] and list(range(25)) not in orders
 
 
-def test_every_end_of_a_task_is_reviewed_once_and_paid_for():
+def test_every_task_end_is_reviewed_once_and_counted():
     learner = taught(scr(memory=20, replay=8), [0, 1] * 3, [0, 1] * 3)
     with seen_by(*bodies(learner)) as calls:
         learner.end_task()
@@ -386,7 +386,7 @@ def test_predictions_are_those_of_plain_loops_over_the_memory(net):
     assert learner.predict(x).tolist() == naive_predictions(learner, x)
 
 
-def test_means_are_of_features_and_not_of_projections():
+def test_means_use_features_and_not_projections():
     learner = taught(scr(lr=1e-9), [0, 1, 2])
     x, _ = batch_of([0, 1, 2, 0], 4)
     before = learner.scores(x)
@@ -397,7 +397,7 @@ def test_means_are_of_features_and_not_of_projections():
     assert torch.equal(learner.scores(x), before)
 
 
-def test_means_are_of_images_as_they_are():
+def test_means_use_images_without_augmentation():
     learner = scr(augment="contrastive", mirror=True, mean=(0.4,), std=(0.3,), net=nn.Flatten())
     taught(learner, [0, 1, 0, 1], make=images_of)
     with seen_by(*bodies(learner)) as calls:
@@ -406,7 +406,7 @@ def test_means_are_of_images_as_they_are():
     torch.testing.assert_close(inputs, (learner.store.x[:4].float() / 255 - 0.4) / 0.3)
 
 
-def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
+def test_means_are_computed_in_pieces_once_for_each_state_and_counted():
     learner = taught(scr(memory=600), [0, 1] * 300)
     x, _ = batch_of([0, 1], 3)
     with seen_by(*bodies(learner)) as calls:
@@ -418,7 +418,7 @@ def test_means_are_computed_in_pieces_once_for_each_state_and_paid_for():
     assert learner.trainer.image_counts == {"scores": ImageCount(trained=0, scored=1200)}
 
 
-def test_scoring_leaves_batchnorm_alone():
+def test_scoring_does_not_move_batchnorm():
     learner = taught(scr(net=Normed()), [0, 1], [0, 1, 1])
     before = learner.params_sha256()
     learner.predict(batch_of([0, 1], 3)[0])
@@ -475,7 +475,7 @@ def test_the_official_preset_learns():
     assert learner.cost(10) == ImageCount(trained=220)
 
 
-def test_half_precision_stays_near_and_gives_whole_scores():
+def test_half_precision_stays_close_and_gives_fp32_scores():
     x, _ = batch_of([0, 1, 2], 5)
     scores = [
         taught(scr(net="mlp", precision=name), [0, 1, 2], [0, 1, 2]).scores(x)
@@ -508,12 +508,12 @@ def test_the_contract_holds_with_contrastive_views_and_mirror_images(name):
     checks.CHECKS[name](Official)
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "temperature": 0.1, "review": True}
     assert defaults(SCR, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(SCR) == {
         "optimizer": "sgd",
         "lr": 0.1,

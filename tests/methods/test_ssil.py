@@ -57,7 +57,7 @@ def test_a_softmax_within_groups_is_one_for_each_group():
         torch.testing.assert_close(got[:, rows], logits[:, rows].log_softmax(dim=1))
 
 
-def test_a_group_whose_logits_are_far_below_those_of_others_has_finite_ones():
+def test_a_group_with_logits_far_below_the_others_stays_finite():
     """Its exponentials vanish next to those of the other group."""
     logits = torch.tensor([[1e4, 1e4, -1e4, -1e4]], requires_grad=True)
     got = group_log_softmax(logits, torch.tensor([0, 0, 2, 2]))
@@ -72,7 +72,7 @@ def test_the_gradient_within_groups_agrees_with_finite_differences():
     assert torch.autograd.gradcheck(lambda o: group_log_softmax(o, group), logits.requires_grad_())
 
 
-def test_with_one_group_it_is_the_plain_distillation():
+def test_with_one_group_it_is_plain_distillation():
     source = torch.Generator().manual_seed(3)
     logits, taught = torch.randn(2, 5, 4, generator=source)
     out = Output(logits, torch.zeros(5, dtype=int), torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
@@ -143,7 +143,7 @@ def test_terms_and_loss_agree_with_plain_loops(name, settings):
         assert found[-1]["tasks"] > 1e-3
 
 
-def test_mirror_images_are_samples_like_any_other():
+def test_mirror_images_count_as_samples():
     check_terms(ssil(net=nn.Flatten(), mirror=True), as_images(batches(TASKS)))
 
 
@@ -208,7 +208,7 @@ def test_in_the_first_task_it_is_finetuning():
     assert float((ours - parameters(ssil(ER, net="mlp", lr=0.1), first)).abs().max()) > 1e-3
 
 
-def test_a_network_that_stays_is_distilled_from_itself():
+def test_a_network_that_does_not_move_has_no_distillation_loss():
     still, moving = ssil(lr=1e-30), ssil()
     for learner in (still, moving):
         learned(learner, batches(TASKS))
@@ -217,7 +217,7 @@ def test_a_network_that_stays_is_distilled_from_itself():
     assert moving.learn(*item).terms["tasks"].item() > 1e-3
 
 
-def test_distillation_holds_what_the_previous_network_said_within_a_task():
+def test_distillation_preserves_the_previous_networks_logits_within_a_task():
     """Its logits of old classes, up to a constant for each task, on samples of new ones."""
 
     def moved(strength: float) -> float:
@@ -236,12 +236,12 @@ def test_distillation_holds_what_the_previous_network_said_within_a_task():
 # ---- tasks
 
 
-def test_classes_that_come_late_join_the_running_task_and_boundaries_without_any_count_none():
+def test_late_classes_join_the_running_task_and_empty_tasks_do_not_count():
     learner = learned(ssil(), batches([[0, 1], [2], BOUNDARY, [0], BOUNDARY, [4], [5, 3, 4]]))
     assert learner.tasks.first[:6].tolist() == [0, 0, 0, 3, 3, 3]
 
 
-def test_a_saved_state_with_a_task_that_is_no_row_is_refused():
+def test_a_saved_state_with_an_invalid_task_row_is_refused():
     learner = learned(ssil(), batches([[0, 1], [2]]))
     state = learner.state_dict()
     state["parts"]["tasks"]["first"][0] = 3
@@ -268,12 +268,12 @@ def test_the_previous_network_is_in_cost_and_bytes():
     )
 
 
-def test_the_defaults_are_the_comparable_setting():
+def test_the_defaults_are_the_common_setting():
     expected = {**COMPARABLE, "replay": 64, "loss": "mean", "strength": 1.0, "temperature": 2.0}
     assert defaults(SSIL, expected) == expected
 
 
-def test_the_official_preset_is_that_of_its_source():
+def test_the_official_preset_has_the_values_of_its_source():
     assert official(SSIL) == {
         "optimizer": "nesterov",
         "lr": 0.1,

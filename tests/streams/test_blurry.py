@@ -136,7 +136,7 @@ def test_visitors_of_many_classes_are_spread_evenly_too():
     assert min(visitors) >= 4
 
 
-def test_one_task_has_nowhere_to_blur_to():
+def test_a_single_task_has_no_blur():
     stream = Blurry(dataset([5, 5]), tasks=1, n=0, m=50)
     assert [sorted(task) for task in contents(stream)] == [list(range(10))]
 
@@ -153,7 +153,7 @@ def test_visitors_are_shuffled_among_the_others():
         assert len(set(stream.batch(step)[1].tolist())) > 1
 
 
-def test_the_seed_decides_and_moves_no_global_generator():
+def test_the_seed_decides_without_the_global_generator():
     data, before = dataset([20] * 6), torch.get_rng_state()
     first, again = (contents(Blurry(data, tasks=3, seed=4)) for _ in range(2))
     assert first == again
@@ -165,7 +165,7 @@ def test_the_seed_decides_and_moves_no_global_generator():
 
 @pytest.mark.parametrize("name", ["n", "m"])
 @pytest.mark.parametrize("value", [-1, 100.5, float("nan"), float("inf"), "50", None, True])
-def test_a_percentage_that_is_none_is_refused(name, value):
+def test_an_invalid_percentage_is_refused(name, value):
     with pytest.raises(InputError, match=f"{name} "):
         Blurry(dataset([4, 4]), tasks=2, **{name: value})
 

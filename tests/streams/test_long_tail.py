@@ -140,7 +140,7 @@ def test_with_rho_1_it_is_a_class_incremental_stream(order):
     assert sorted(indices(tail)) == sorted(indices(plain))
 
 
-def test_the_seed_decides_which_samples_stay_and_moves_no_global_generator():
+def test_the_seed_decides_which_samples_stay_without_the_global_generator():
     data, before = dataset([40] * 4), torch.get_rng_state()
     first, again, other = (LongTail(data, tasks=2, rho=10, seed=seed) for seed in (0, 0, 1))
     assert indices(first) == indices(again)
@@ -148,14 +148,14 @@ def test_the_seed_decides_which_samples_stay_and_moves_no_global_generator():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_what_stays_is_drawn_and_not_the_first():
+def test_kept_samples_are_drawn_at_random():
     data = dataset([100, 100])
     stream = LongTail(data, tasks=2, rho=10)
     last = [index for index in indices(stream) if data.train_y[index] == 1]
     assert sorted(last) != torch.nonzero(data.train_y == 1).flatten().tolist()[:10]
 
 
-def test_the_record_says_how_it_was_made():
+def test_the_record_has_the_streams_arguments():
     stream = LongTail(dataset([40, 40]), tasks=2, rho=10, class_order="shuffled", seed=4)
     said = {
         key: {**stream.spec, **stream.derived}[key]
@@ -171,6 +171,6 @@ def test_the_record_says_how_it_was_made():
 
 
 @pytest.mark.parametrize("rho", [0, 0.5, -3, "100", None, True, float("nan"), float("inf")])
-def test_a_rho_that_is_none_is_refused(rho):
+def test_an_invalid_rho_is_refused(rho):
     with pytest.raises(InputError, match="rho"):
         LongTail(dataset([4, 4]), tasks=2, rho=rho)

@@ -73,7 +73,7 @@ def noisy():
 # ---- registering
 
 
-def test_the_signature_says_what_a_stream_takes(noisy, backwards):
+def test_the_signature_gives_a_streams_arguments(noisy, backwards):
     assert STREAMS["noisy"].arguments == {"tasks": int, "strength": int}
     assert STREAMS["noisy"].seeded
     assert STREAMS["backwards"].arguments == {}
@@ -87,7 +87,7 @@ def test_every_stream_in_a_file_of_the_package_is_imported():
     assert {f"onepass.streams.{name}" for name in written} == found
 
 
-def test_every_stream_of_the_package_has_a_sentence():
+def test_every_stream_of_the_package_has_a_docstring():
     assert {"class-incremental", "long-tail", "blurry"} <= set(STREAMS.names())
     assert all(info.make.__doc__ for info in STREAMS.all().values())
 
@@ -132,7 +132,7 @@ def any_names(self, dataset: Dataset, **more: int) -> None: ...
         (any_names, "'more' needs a type and a default"),
     ],
 )
-def test_a_constructor_that_cannot_be_asked_is_refused(constructor, said):
+def test_a_constructor_with_an_unusable_signature_is_refused(constructor, said):
     with pytest.raises(InputError, match=f"stream 'unclear': .*{said}"):
         stream("unclear")(type("Unclear", (Stream,), {"__init__": constructor}))
     assert "unclear" not in STREAMS.names()
@@ -141,7 +141,7 @@ def test_a_constructor_that_cannot_be_asked_is_refused(constructor, said):
 # ---- the public constructor
 
 
-def test_a_stream_needs_nothing_but_a_dataset_and_an_order(data):
+def test_a_stream_needs_only_a_dataset_and_an_order(data):
     order = [torch.arange(100), torch.arange(50, 300)]
     plain = Stream(data, order)
     assert [len(y) for _, y in plain] == [10] * 10 + [10] * 25
@@ -166,7 +166,7 @@ def test_a_task_without_samples_is_refused(data):
 # ---- what the line and the options say together
 
 
-def test_options_that_a_stream_does_not_take_are_passed_over_unless_they_were_given(backwards):
+def test_usual_options_that_a_stream_does_not_take_are_skipped_and_given_ones_refused(backwards):
     usual = {"batch": 10, "class_order": "natural", "tasks": 5}
     assert parse_with_options("backwards", {}, usual) == {"stream": "backwards"}
     for name, value in usual.items():
@@ -176,7 +176,7 @@ def test_options_that_a_stream_does_not_take_are_passed_over_unless_they_were_gi
         assert str(caught.value) == said
 
 
-def test_the_line_comes_first_then_options_then_what_is_usual():
+def test_the_line_of_text_comes_first_then_options_then_usual_values():
     found = parse_with_options(
         "blurry:batch=3", {"batch": 3, "tasks": 2}, {"tasks": 5, "class_order": "x"}
     )
@@ -188,7 +188,7 @@ def test_a_line_and_an_option_that_disagree_are_refused():
         parse_with_options("blurry:class_order=natural", {"class_order": "shuffled"}, {})
 
 
-def test_filling_in_keeps_what_is_said_and_what_the_stream_takes(backwards):
+def test_with_defaults_keeps_given_values_and_skips_unknown_arguments(backwards):
     assert with_defaults({"tasks": 3}, {"tasks": 5, "batch": 2}) == {"tasks": 3, "batch": 2}
     assert with_defaults({"stream": "backwards"}, {"tasks": 5}) == {"stream": "backwards"}
 
@@ -201,7 +201,9 @@ def test_a_job_runs_on_a_stream_that_takes_neither_tasks_nor_batch(backwards, tm
 
 
 @pytest.mark.parametrize("given", [{"tasks": 2}, {"batch": 3}, {"class_order": "shuffled"}])
-def test_a_job_that_asks_it_for_them_is_refused_before_data_are_loaded(backwards, given):
+def test_a_job_with_options_that_the_stream_lacks_is_refused_before_data_are_loaded(
+    backwards, given
+):
     option = next(iter(given)).replace("_", "-")
     with pytest.raises(InputError, match=f"takes no --{option}"):
         Job("finetune", "no such dataset", stream="backwards", **given).load_dataset()
@@ -225,7 +227,7 @@ def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
 # ---- changed inputs
 
 
-def test_changed_inputs_reach_the_learner_and_leave_the_dataset_alone(data, noisy):
+def test_changed_inputs_reach_the_learner_and_not_the_dataset(data, noisy):
     before = data.train_x.clone()
     made, plain = noisy(data, strength=50), noisy(data, strength=1)
     for step in (0, 3):
@@ -275,7 +277,7 @@ def test_a_change_of_shape_or_type_is_refused(data, changed):
         Odd(data).batch(0)
 
 
-def test_a_learner_that_was_stopped_goes_on_with_the_same_inputs(data, noisy, tmp_path):
+def test_a_resumed_learner_gets_the_same_inputs(data, noisy, tmp_path):
     def learned(learner, made, steps):
         for step in steps:
             learner.learn(*made.batch(step))

@@ -25,7 +25,7 @@ def last_terms(**settings):
 
 
 @pytest.mark.parametrize("left_out", TERMS)
-def test_a_term_that_is_left_out_is_no_part_of_the_loss(left_out):
+def test_a_term_that_is_left_out_is_not_in_the_loss(left_out):
     whole, rest = last_terms(), last_terms(without=left_out)
     assert TERMS[left_out] not in rest.terms
     expected = sum(value for name, value in whole.terms.items() if name != TERMS[left_out])
@@ -43,7 +43,7 @@ def test_ocm_gsa_leaves_it_out_too(left_out):
     assert TERMS[left_out] not in step.terms and "L_n" in step.terms
 
 
-def test_w_alone_and_v_alone_are_the_halves_of_both():
+def test_w_alone_and_v_alone_leave_the_other_at_one():
     halves = {}
     for weights in ("adaptive", "w", "v", "none"):
         learner = learned(gsa(lr=1e-9, weights=weights), stream("tasks"))
@@ -71,7 +71,7 @@ def test_the_inverse_ratio_swaps_suppressed_and_boosted_classes():
     torch.testing.assert_close(rates(learner)[1], rates(plain)[1])
 
 
-def test_simple_cross_entropy_is_that_of_the_mix_and_of_its_old_part():
+def test_plain_cross_entropies_are_those_of_the_mix_and_of_its_old_samples():
     step = last_terms(rivals="all", weights="none")
     mix, seen, old = step.outputs[1], torch.arange(16) < 7, torch.arange(16) < 5
     each = sample_cross_entropy(mix, seen)
@@ -101,7 +101,7 @@ def test_with_nothing_in_the_memory_a_plain_draw_has_no_samples():
     assert genuine(watched.learn([0, 1, 0, 1]), {0, 1}) == []
 
 
-def test_of_the_current_samples_those_count_that_even_the_classes_out():
+def test_current_samples_count_only_while_they_even_the_classes_out():
     new = torch.tensor([False, True, True, True])
     stream_y, drawn = [1, 1, 1, 2, 0], [1, 2, 2, 2, 3, 3, 3, 3]
     weight = torch.ones(8)

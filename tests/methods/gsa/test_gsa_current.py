@@ -146,7 +146,7 @@ def test_current_samples_change_nothing_while_the_memory_has_none(name):
     ],
     ids=str,
 )
-def test_a_number_of_current_samples_that_cannot_be_is_refused(settings, wanted):
+def test_an_invalid_number_of_current_samples_is_refused(settings, wanted):
     with pytest.raises(InputError) as refusal:
         gsa(**settings)
     said = str(refusal.value)

@@ -52,7 +52,7 @@ def test_in_the_first_task_only_the_stream_is_trained_if_new_means_new_since_the
         assert not bool((now.gradient[stream_size:] != 0).any())
 
 
-def test_with_one_new_class_nothing_is_to_be_told_apart_within_the_task():
+def test_with_one_new_class_the_within_task_term_is_zero():
     for now in followed(gsa(), stream("one class at a time")):
         assert now.step.terms["T1"].item() == 0
         if len(now.case[2]) == 1:
