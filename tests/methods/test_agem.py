@@ -1,4 +1,4 @@
-"""A-GEM: the projection by its closed forms, whole steps by plain Python loops."""
+"""A-GEM: closed forms of the projection, and whole steps against plain loops."""
 
 import math
 
@@ -31,7 +31,7 @@ six = st.lists(number, min_size=6, max_size=6)
 
 
 def pieces(values):
-    """Six numbers as the gradients of three parameters."""
+    """Returns six numbers as the gradients of three parameters."""
     flat = double(values)
     return [flat[:1], flat[1:5].view(2, 2), flat[5:].view(())]
 
@@ -111,7 +111,8 @@ def test_a_reference_of_almost_no_length_is_harmless(size):
 
 
 def test_gradients_keep_the_layout_of_their_parameters():
-    """Fused optimisers read memory in its order, so another layout would mix up the weights."""
+    """Fused optimisers read tensors in storage order, so another layout would mix up the
+    weights."""
     weight = naive.vectors(8).view(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     plain = weight.contiguous()
     (got,) = project([weight], [-weight + 0.1], YES)
@@ -150,7 +151,7 @@ def test_every_step_agrees_with_plain_loops(name, changed):
     projected = 0
     for step, theta, stream, seen, held, tasks in naive.followed(learner, name):
         memory = naive.labelled(drawn[-1][1])
-        assert len(memory) == min(learner.replay, held)  # drawn before the batch is let in
+        assert len(memory) == min(learner.replay, held)  # drawn before the batch is stored
         g, r = (naive.gradient(theta, some, seen) for some in (stream, memory))
         if tasks and naive.dot(g, r) < 0:
             g = naive.plus(g, r, -naive.dot(g, r) / naive.dot(r, r))
@@ -177,7 +178,7 @@ def test_the_first_task_is_finetuning(optimizer):
         1,
         2,
         0,
-    ):  # the same samples by other names, so that memory and stream disagree
+    ):  # equal samples with other labels, so that memory and stream conflict
         for each in (learner, plain):
             each.learn(naive.vectors(10), [label] * 10)
     assert torch.equal(flat(learner), flat(plain))
@@ -232,7 +233,7 @@ def test_a_step_along_the_projection_keeps_the_memorys_loss_to_first_order():
         g, r = (each for _, each in found[-2:])
         if learner.task and dot(g, r) < 0:
             after = mean_loss(learner, drawn[-1][1])
-            first_order = -learner.lr * dot(g, r)  # what a step along g would have added
+            first_order = -learner.lr * dot(g, r)  # the change after a step along g
             assert abs(float(after - before)) < 0.1 * first_order
             conflicts += 1
     assert conflicts
@@ -257,7 +258,7 @@ def test_rows_of_a_frozen_head_take_no_part():
         learner.learn(*item)
         if not learner.task:
             continue
-        g, r = (each[:2] for _, each in found[-2:])  # the backbone's
+        g, r = (each[:2] for _, each in found[-2:])  # those of the backbone
         conflicts += dot(g, r) < 0
         applied = [parameter.grad for parameter in learner.trainer.trainable[:2]]
         for got, expected in zip(applied, project(g, r, YES), strict=True):
@@ -278,7 +279,7 @@ def test_stream_and_memory_have_separate_forwards(mirror, copies):
         step = learner.learn(images, labels)
     assert sizes == [(10 * copies, True), (12 * copies, True)] * 2
     assert learner.cost(10) == (22 * copies, 0)
-    assert [len(output.y) for output in step.outputs] == [10 * copies]  # what is trained on
+    assert [len(output.y) for output in step.outputs] == [10 * copies]  # the stream only
 
 
 def test_the_draw_is_padded_at_weight_zero_until_the_memory_has_enough():

@@ -21,13 +21,13 @@ from onepass.methods.aser import ASER, knn_shapley, replacements, shapley
 
 
 def utility(subset: tuple[int, ...], distance: list[float], match: list[int], k: int) -> float:
-    """The share of matches in a vote of the k nearest of a subset."""
+    """Returns the share of matches in a vote of the k nearest of a subset."""
     nearest = sorted(subset, key=lambda member: distance[member])[:k]
     return sum(match[member] for member in nearest) / k
 
 
 def by_definition(distance: list[float], match: list[int], k: int) -> list[float]:
-    """Each candidate's mean contribution over all subsets of the others, by size."""
+    """Returns each candidate's mean contribution over all subsets of the others, by size."""
     everyone = range(len(distance))
     values = []
     for candidate in everyone:
@@ -46,7 +46,7 @@ def by_definition(distance: list[float], match: list[int], k: int) -> list[float
 
 
 def by_recursion(distance: list[float], match: list[int], k: int) -> list[float]:
-    """The paper's recursion, from the farthest to the nearest."""
+    """Computes the paper's recursion, from the farthest candidate to the nearest."""
     order = sorted(range(len(distance)), key=lambda index: distance[index])
     count = len(order)
     values = [0.0] * count
@@ -190,7 +190,7 @@ def test_other_slots_are_random_and_not_the_taken_ones():
     assert sorted(store.other_slots(5, taken).tolist()) == [0, 3, 4, 5, 7]
 
 
-# ---- who is replaced
+# ---- which samples are replaced
 
 
 @pytest.mark.parametrize("stored", [1, 2, 5, 12])
@@ -346,7 +346,7 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
 
 def test_a_batch_that_fills_the_memory_passes_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
-    x, y = batch([8] * 10, seed=72)  # a new class, so all that wait are rare and valuable
+    x, y = batch([8] * 10, seed=72)  # a new class: all waiting samples are rare
     given._admit(y.tolist())
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []

@@ -1,5 +1,6 @@
-"""BiC: its loss by plain loops, the two numbers as the minimum that they are, and that what they
-are fitted to is never trained on."""
+"""BiC: the loss against plain loops, the correction as a minimum, and held-out samples that are
+never trained on.
+"""
 
 import math
 
@@ -41,7 +42,7 @@ def bic(kind: type = BiC, **settings: object):
 
 
 def tasks(learner: BiC, count: int, length: int = 12) -> BiC:
-    """After so many tasks of two classes, the last one ended."""
+    """Returns the learner after `count` tasks of two classes; the last task has ended."""
     for task in range(count):
         labels = [2 * task, 2 * task + 1] * 3
         learned(learner, [BOUNDARY] * bool(task) + list(batches([labels] * length, seed=task)))
@@ -102,7 +103,7 @@ def test_separable_samples_and_logits_of_any_size_give_finite_numbers(size):
 
 
 def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -> float:
-    """Without T^2, by plain loops."""
+    """Computes the distillation without T^2 by plain loops."""
     found = []
     for (logits, _, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
         if weight and rows:
@@ -154,13 +155,18 @@ def test_mirror_images_count_as_samples():
 
 def test_the_first_task_with_nothing_held_out_is_er_with_one_mean():
     first = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1]]
-    settings = {"net": "mlp", "lr": 0.1, "memory": 100, "replay": 100}  # all of it is replayed
+    settings = {
+        "net": "mlp",
+        "lr": 0.1,
+        "memory": 100,
+        "replay": 100,
+    }  # every stored sample is replayed
     ours = parameters(bic(**settings, validation=0.0), first)
     er = parameters(bic(ER, **settings, loss="mean"), first)
     torch.testing.assert_close(ours, er, atol=1e-6, rtol=0)
 
 
-# ---- what is held out
+# ---- held-out samples
 
 
 def test_held_out_samples_are_never_trained_or_replayed_and_all_others_are():
@@ -234,7 +240,7 @@ def test_the_correction_is_discarded_at_the_boundary_but_stays_in_the_distillati
 
 def test_the_first_task_and_a_task_without_held_out_samples_are_not_corrected():
     first = tasks(bic(validation=0.3), 1)
-    crowded = tasks(bic(memory=30, validation=0.1), 2)  # three places for four classes
+    crowded = tasks(bic(memory=30, validation=0.1), 2)  # three slots for four classes
     assert int(first.held_out.size) > 0 and int(crowded.held_out.size) == 0
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):

@@ -1,4 +1,4 @@
-"""CCIL: its terms by plain loops, its learning rates, and its limit ER."""
+"""CCIL: the terms against plain loops, the learning rates, and the limit ER."""
 
 import math
 
@@ -28,7 +28,8 @@ def softened(logits: list[float], known: set[int], t: float) -> dict[int, float]
 
 
 def naive_distillation(output: Output, taught: Tensor, known: set[int], t: float) -> float:
-    """T^2 times the mean over samples and known classes of p' log(p' / p), by plain loops."""
+    """Computes T^2 times the mean over samples and known classes of p' log(p' / p) by plain
+    loops."""
     terms, samples = 0.0, 0
     for (logits, _, weight), theirs in zip(as_batch(output), taught.tolist(), strict=True):
         if weight:
@@ -88,7 +89,7 @@ def test_exemplars_are_balanced_over_classes_new_ones_included():
 
 
 def test_one_task_with_linear_logits_is_er():
-    """Every sample is kept and drawn, so that both learners replay the same."""
+    """Every sample is stored and drawn, so both learners replay the same."""
     stream = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 1]]
     got = parameters(ccil(classifier="linear", replay=30), stream)
     expected = parameters(small(ER, lr=0.1, replay=30, forwards="separate"), stream)
@@ -97,8 +98,8 @@ def test_one_task_with_linear_logits_is_er():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "nesterov", "adamw"])
 def test_the_learning_rate_changes_at_the_first_boundary(optimizer):
-    """One step from the same state, with rates that differ by a factor, differs by that factor;
-    also in a learner that was saved on the way."""
+    """Two rates that differ by a factor make steps that differ by this factor, also after saving
+    and opening."""
     stream = list(batches([[0, 1, 0], [1, 0, 1]]))
     later = next(iter(batches([[2, 3, 2]], seed=4)))
     moves = []

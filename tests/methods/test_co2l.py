@@ -1,4 +1,6 @@
-"""Co2L: its two terms by plain loops and in closed form, its limits, and the classifier it fits."""
+"""Co2L: the two terms against plain loops and closed forms, the limits, and the fitted
+classifier.
+"""
 
 import math
 from contextlib import contextmanager
@@ -31,7 +33,7 @@ def units(seed: int, samples: int = 7, numbers: int = 3) -> Tensor:
 
 
 def naive_relations(z: Tensor, previous: Tensor, weight: Tensor, k: float, past: float) -> float:
-    """Plain loops over the samples that count."""
+    """Computes L_ird by plain loops over the samples with weight."""
     there = [i for i, w in enumerate(weight.tolist()) if w]
 
     def relation(rows: Tensor, i: int, t: float) -> dict[int, float]:
@@ -69,7 +71,7 @@ def test_relations_of_equal_networks_at_one_temperature_are_entropies_with_zero_
 
 @contextmanager
 def projected(learner: Co2L):
-    """What the projections of the network and of the previous one give: two entries a step."""
+    """Yields the list of projections by the network and by the previous one: two entries a step."""
     found: list[Tensor] = []
     handles = [
         net.projection.register_forward_hook(lambda *given: found.append(given[2].detach()))
@@ -81,7 +83,8 @@ def projected(learner: Co2L):
 
 
 def naive_contrast(z: Tensor, y: list[int], weight: list, anchors: set[int], t: float) -> float:
-    """Plain loops: anchors of some classes, a mean over all views that count."""
+    """Computes the contrast by plain loops: anchors of some classes, a mean over all views with
+    weight."""
     views = [(view, label) for view, label, w in zip(z.double(), y, weight, strict=True) if w]
     total = 0.0
     for i, (anchor, label) in enumerate(views):
@@ -136,11 +139,11 @@ def test_every_step_agrees_with_plain_loops(settings, images, monkeypatch):
 
 
 def test_the_first_task_is_scr_up_to_a_factor():
-    """t / 0.07 times its loss on the same samples: every sample is kept and drawn, and without
-    augmentation all views are alike."""
+    """The factor is t / 0.07. Every sample is stored and drawn, and without augmentation all views
+    are alike."""
     first, second = batches([[0, 1, 2, 1], [2, 0, 1]])
     learner, other = co2l(temperature=0.2), small(SCR, net="mlp", temperature=0.2, lr=1e-9)
-    other.learn(*first)  # is kept, and not trained on
+    other.learn(*first)  # it is stored but not trained on
     learner.prepare((6,), torch.float32)
     learner.store.add(*first)
     learner.trainer.add_rows(0, 3)
@@ -188,7 +191,7 @@ def test_the_head_never_moves_and_everything_else_trains():
 
 
 def test_the_fit_is_scikit_learns_logistic_regression_with_balanced_classes():
-    """Of features that all point the same way, as those of a ReLU, where plain steps are slow."""
+    """All features point into one orthant, as after a ReLU; plain gradient steps are slow there."""
     source = torch.Generator().manual_seed(0)
     y = torch.arange(300) % 20 % 12  # some classes have twice as many
     features = torch.randn(300, 16, generator=source) + 0.5 * F.one_hot(y, 16) + 4

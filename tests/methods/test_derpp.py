@@ -1,4 +1,6 @@
-"""DER++: its three terms by plain loops, what is stored, and its limits ER and fine-tuning."""
+"""DER++: the three terms against plain loops, the stored logits, and the limits ER and
+fine-tuning.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +42,8 @@ STREAMS = {
 
 
 def naive_error(logits: list, stored: list, known: list, weight: list, outputs: int) -> float:
-    """The mean over views, samples and outputs, unknown ones without error, by plain loops."""
+    """Computes the mean error over views, samples and outputs by plain loops; unknown outputs have
+    no error."""
     counted = [i for i in range(len(stored)) if weight[i]]
     squares = [
         (view[i][c] - stored[i][c]) ** 2
@@ -102,7 +105,7 @@ def learner_of(kind: type = DERPP, **settings: object):
 
 @dataclass
 class Followed:
-    """A step, what was drawn for it, and what the memory held before."""
+    """A step, the samples drawn for it, and the contents of the memory before it."""
 
     step: object
     x: Tensor
@@ -115,7 +118,7 @@ class Followed:
 
 
 def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
-    """Each step of a learner on a stream."""
+    """Yields each step of a learner on a stream."""
     drawn = None
     for item in items:
         if item == BOUNDARY:
@@ -138,7 +141,7 @@ def check_terms(learner: DERPP, now: Followed) -> None:
     views = dark.logits.view(copies, learner.replay, -1)
     wider = views.shape[2] - now.logits.shape[1]  # where the head has grown in this step
     stored, known = F.pad(now.logits[now.slots[0]], (0, wider)), now.known[now.slots[0]]
-    if learner.unknown == "zero":  # what was unknown then is held to zero
+    if learner.unknown == "zero":  # unknown outputs are held to zero
         stored = stored * (torch.arange(stored.shape[1]) < known.unsqueeze(1))
         known = torch.full_like(known, now.seen)
     drawn = (views, stored, known, now.genuine[0])
@@ -203,7 +206,7 @@ def test_logits_are_stored_as_they_were_before_the_update_and_never_refreshed():
             kept = slice(start, start + len(logits))
             stored = learner.store.fields["logits"][kept]
             assert torch.equal(stored[:, :known], logits[:, :known])
-            assert not bool(stored[:, known:].any())  # whatever spare rows said
+            assert not bool(stored[:, known:].any())  # spare rows are stored as 0
             assert learner.store.fields["known"][kept].tolist() == [known] * len(logits)
 
 
@@ -230,8 +233,8 @@ def test_a_model_that_does_not_move_has_no_error_on_stored_logits():
 
 
 def test_old_samples_hold_new_classes_down_unless_masked():
-    """Two classes, then two others: what the network gives the later ones on samples of the first
-    is pulled towards zero, and left alone under the mask."""
+    """Two classes come, then two others. On samples of the first two the logits of the later ones
+    are pulled to zero, and stay free under the mask."""
 
     def said_of_new(unknown: str) -> float:
         learner = learner_of(alpha=5.0, beta=0.0, lr=0.02, memory=40, unknown=unknown)
@@ -325,7 +328,7 @@ def test_the_three_batches_have_separate_forwards():
 
 
 def test_batchnorm_sees_the_stream_alone():
-    """Nothing replayed counts, so the stream's own statistics make this fine-tuning."""
+    """No replayed sample has weight, so with the stream's own statistics this is fine-tuning."""
     labels = [[0, 1, 2, 1], [2, 0, 0, 1], [1, 1, 0, 2]]
     net = with_batchnorm()
     ours = parameters(learner_of(net=net, lr=0.1, alpha=0.0, beta=0.0), labels)

@@ -1,4 +1,4 @@
-"""ER-ACE against its equation, and against ER where the two are the same."""
+"""ER-ACE against its equation, and against ER where both are equal."""
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_stream_samples_do_not_move_the_rows_of_absent_classes():
             continue
         with kept_logits() as kept:
             learner.learn(*item)
-        stream, _ = kept  # two forwards: the reference has them separate
+        stream, _ = kept  # separate forward passes, as in the reference
         present = {learner.book.row_of[label] for label in item[1].tolist()}
         touched = set(stream.grad.abs().sum(dim=0).nonzero().flatten().tolist())
         assert touched == (present if len(present) > 1 else set())

@@ -1,4 +1,6 @@
-"""ER-AML: its contrastive loss by hand and by plain loops, who meets whom, and whole steps."""
+"""ER-AML: the contrastive loss by hand and by plain loops, the draw of partners, and whole
+steps.
+"""
 
 import math
 from collections import Counter
@@ -56,7 +58,7 @@ def some_samples(count: int, seed: int, weight: list[float] | None = None) -> Sa
 
 
 def naive(anchors: Samples, items: Samples, temperature: float) -> float:
-    """The contrastive loss by plain loops over anchors and items."""
+    """Computes the contrastive loss by plain loops over anchors and items."""
     losses = []
     kept = [j for j in range(len(items.y)) if items.weight[j] > 0]
     for i in range(len(anchors.y)):
@@ -132,7 +134,7 @@ def test_without_anchors_loss_and_gradient_are_zero():
     assert z.grad.tolist() == torch.zeros_like(z).tolist()
 
 
-# ---- who is compared with whom
+# ---- partners
 
 BATCH = [0, 1, 0, 2]
 MEMORY = [0, 5, 1, 5, 2, 0, 7, 1, 2, 0]
@@ -147,7 +149,7 @@ def chosen(batch: list[int], memory: list[int], held: list[bool], seed: int = 0)
 
 
 def allowed(batch: list[int], memory: list[int], held: list[bool]):
-    """For each sample its possible positives and negatives, by plain loops."""
+    """Returns each sample's possible positives and negatives, by plain loops."""
     there = [True] * len(batch) + held
     pool = list(enumerate(batch + memory))
     return [
@@ -208,7 +210,7 @@ def learner_of(kind: type = ERAML, **settings: object):
 
 @dataclass
 class Followed:
-    """A step, its partners, and the features of its three forwards."""
+    """A step, its partners, and the features of its three forward passes."""
 
     step: object
     partners: Samples
@@ -305,7 +307,7 @@ def test_partners_are_real_samples_of_the_right_classes(name):
 
 
 def cosine(kind: type) -> type:
-    """Another method on the cosine head."""
+    """Makes another method with the cosine head."""
 
     @dataclass(kw_only=True, eq=False)
     class OnCosine(kind):

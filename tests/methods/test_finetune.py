@@ -1,5 +1,6 @@
-"""Fine-tuning, the lower bound: cross-entropy on each batch and nothing else; and joint training,
-the same on one task of all classes."""
+"""Fine-tuning, the lower bound: cross-entropy on each batch and nothing else. Joint training is the
+same on one task of all classes.
+"""
 
 import naive_linear as naive
 import pytest

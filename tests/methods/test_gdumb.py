@@ -1,4 +1,4 @@
-"""GDumb: what the stream does not do, and the fit against plain loops."""
+"""GDumb: no training on the stream, and the fit against plain loops."""
 
 import copy
 import math
@@ -19,7 +19,8 @@ from onepass.nets import Head
 
 
 class Flat(nn.Module):
-    """Features that are the inputs; what a training forward was given is counted by the class."""
+    """A net whose features are the inputs. The class counts the inputs of training forward
+    passes."""
 
     trained = 0
 
@@ -102,7 +103,7 @@ def test_the_learning_rate_is_torchs_cosine_with_restarts_after_a_first_tenth():
 
 
 def by_loops(pictures: Tensor, partner: list[int], lots: list[float], p: float) -> tuple:
-    """The box, pixel by pixel."""
+    """Returns the box, pixel by pixel."""
     count, _, height, width = pictures.shape
     whether, share, down, right = lots
     mixed, changed = pictures.clone(), 0
@@ -209,7 +210,7 @@ def test_a_network_without_normalisation_has_a_fifth_of_the_rate(monkeypatch, ne
 
 
 def by_plain_loops(learner: GDumb, epochs: int, batch: int) -> tuple[Tensor, Tensor, list[float]]:
-    """The fit of a linear head on vectors with short last batches and torch's plain SGD: weight,
+    """Fits a linear head to vectors with short last batches and torch's plain SGD. Returns weight,
     bias and the norms of the gradients."""
     held = int(learner.store.size)
     x, y = learner.store.x[:held], learner.store.y[:held]
@@ -294,7 +295,7 @@ def test_the_same_memory_gives_the_same_network_on_any_stream():
     first = taught(x[:60], y[:60], memory=20)
     second = taught(x[:60], y[:60], memory=20)
     again = first.scores(x)
-    for begin in range(60, 90, 10):  # a full class lets nothing in
+    for begin in range(60, 90, 10):  # a full class takes no more samples
         second.learn(x[begin : begin + 10], [0] * 10)
     assert torch.equal(first.store.x[:20], second.store.x[:20])
     assert torch.equal(second.scores(x), again)
@@ -352,7 +353,7 @@ def test_the_users_net_stays_unchanged():
 
 
 def test_a_step_of_the_fit_stays_on_the_device():
-    """No value is read on the host and no shape depends on data, as capture asks for."""
+    """A captured step must not read a value on the host, and no shape may depend on data."""
     x, y = images(30)
     fit = Fit(taught(x, y, net="resnet18", mirror=True))
     sources = [*fit.trainer.rngs.values(), *fit.learner.trainer.rngs.values()]

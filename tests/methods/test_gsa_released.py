@@ -1,4 +1,4 @@
-"""GSA as released: what the published script computes, step by step."""
+"""GSA as released: the computation of the published script, step by step."""
 
 import math
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from onepass.methods.gsa_released import released_weight
 
 
 class Recorder(nn.Module):
-    """Features that are the inputs; those of the last step can be looked at, and whether a gradient
-    was asked for."""
+    """A net whose features are the inputs. It records the inputs of the last step and whether they
+    need a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Recorder(nn.Module):
 
 
 class MirrorBlind(nn.Module):
-    """Features that do not change when an image is mirrored."""
+    """A net whose features do not change when an image is mirrored."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x.mean(dim=3), x.square().mean(dim=3)], dim=2).flatten(1)
@@ -66,7 +66,7 @@ def images(labels: list[int], source: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def stream(make=corners, tasks: int = 3, batches: int = 8, size: int = 10) -> Iterator:
-    """Two classes a task, evenly mixed; every batch of a task shows both."""
+    """Returns batches of two classes a task, evenly mixed; every batch has both."""
     source = torch.Generator().manual_seed(1)
     for task in range(tasks):
         if task:
@@ -155,7 +155,7 @@ def test_the_first_five_batches_of_every_task_have_weights_of_one(repeats, monke
         used.clear()
         learner.learn(*item)
         done += 1
-        ones = torch.stack(used)[:, learner.seen] == 1  # in each step on the batch
+        ones = torch.stack(used)[:, learner.seen] == 1  # one row for each step on the batch
         assert len(ones) == repeats
         assert bool(ones.all()) if done <= 5 else not bool(ones.any())
 
@@ -213,7 +213,7 @@ def test_the_stream_and_up_to_22_current_samples_make_the_new_batch():
 
 
 def test_a_short_batch_repeats_its_samples_evenly_at_weight_0():
-    """BatchNorm sees the padding, so it must look like the samples that count."""
+    """BatchNorm sees the padding, so it must look like the samples with weight."""
     learner = released(net=Recorder(), current=9, mix=14)
     for number, (x, y) in enumerate(stream(tasks=1, batches=3, size=4)):
         if not number:
@@ -382,11 +382,12 @@ def test_mirroring_changes_a_network_that_sees_it():
     assert not torch.allclose(*losses)
 
 
-# ---- the forwards whose results the script discards
+# ---- the forward passes with unused outputs
 
 
 def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
-    """X^new; of X^mix the new part raw, all raw, its views, these again; the stream raw."""
+    """The order: X^new; the new samples of X^mix raw, all of X^mix raw, its views, these again; the
+    stream raw."""
     learner = learned(released(net=Recorder()), list(stream(images, tasks=2))[:-1])
     *_, (x, y) = stream(images, tasks=2)
     step = learner.model.body.of_step(learner, x, y)
@@ -403,7 +404,7 @@ def test_six_forwards_in_the_scripts_order_and_two_of_them_are_used():
 
 
 def test_the_extra_forwards_move_only_batchnorms_statistics():
-    """One step from the same state with and without: the same parameters, other statistics, which
+    """One step from the same state with and without them gives the same parameters. The statistics
     are those of six batches in turn."""
 
     def one_step(extra: bool) -> nn.Module:

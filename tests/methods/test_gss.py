@@ -23,7 +23,7 @@ def batch(labels: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 class Small(nn.Module):
-    """A net with BatchNorm, whose statistics scoring must not move."""
+    """A net with BatchNorm, whose running statistics scoring must not move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_cosines_stay_between_minus_one_and_one_and_are_zero_for_a_vanished_grad
         assert not found[4].any() and not found[:, 4].any()
 
 
-# ---- who replaces whom
+# ---- exchanges
 
 
 def test_the_probability_of_replacing():
@@ -136,7 +136,7 @@ def test_the_probability_of_replacing():
 
 
 def scored(scores: list[float], seed: int = 0, room: int = 0) -> ScoredMemory:
-    """A memory with these scores; sample i is of class i and all i."""
+    """Makes a memory with these scores; sample i has class i and all values i."""
     source = torch.Generator().manual_seed(seed)
     fields = {"score": torch.zeros(())}
     store = ScoredMemory(len(scores) + room, (2,), torch.float32, source, fields)
@@ -146,7 +146,7 @@ def scored(scores: list[float], seed: int = 0, room: int = 0) -> ScoredMemory:
 
 
 def in_order(weights: list[float], picks: tuple[int, ...]) -> float:
-    """The probability to draw these in this order, without replacement."""
+    """Returns the probability of drawing these in this order, without replacement."""
     left, probability = sum(weights), 1.0
     for pick in picks:
         probability *= weights[pick] / left
@@ -233,7 +233,8 @@ def test_exchanges_happen_with_the_probability_of_the_scores():
 
 
 def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
-    """Of the mean cross-entropy over the seen rows, by autograd, as one vector."""
+    """Returns the gradient of the mean cross-entropy over the seen rows, by autograd, as one
+    vector."""
     logits = given.model(given.views.normalise(x))[:, given.seen]
     found = torch.autograd.grad(
         F.cross_entropy(logits, y), given.trainer.trainable, allow_unused=True
@@ -246,7 +247,7 @@ def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
 
 
 def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[float], float]:
-    """c_i and c: subset by subset, sample by sample."""
+    """Computes c_i and c subset by subset, sample by sample."""
     given.model.eval()
     subsets = []
     for first in range(0, len(slots), given.subset_size):
@@ -326,7 +327,7 @@ def test_scoring_moves_no_statistics_and_needs_no_augmentation():
 
 
 def test_batchnorm_sees_stream_and_replay_together():
-    """With a memory that keeps everything, and all of it replayed, it is ER."""
+    """With all samples stored and replayed, the method is ER."""
     both = []
     settings = {"memory": 200, "replay": 200, "lr": 0.1, "optimizer": "sgd", "augment": "none"}
     for forwards in ("joint", "separate"):
@@ -352,7 +353,7 @@ def test_the_memory_fills_in_order_and_the_last_batch_is_cut(monkeypatch):
         given.learn(x, y)
     assert int(given.store.size) == 25
     assert torch.equal(given.store.x[:25], torch.cat([x for x, _ in stream])[:25])
-    expected = torch.tensor([0.1] * 10 + [-0.3] * 15)  # the first batch has nothing to be like
+    expected = torch.tensor([0.1] * 10 + [-0.3] * 15)  # the memory is empty for the first batch
     assert torch.allclose(given.store.fields["score"][:25], expected)
 
 
@@ -422,6 +423,6 @@ def test_the_official_preset_has_the_values_of_its_source():
 
 
 def test_cosines_of_a_parameter_that_is_a_single_number():
-    """A gradient of it has no dimension but that of the samples."""
+    """Its gradient has only the dimension of the samples."""
     gradients = {"factor": torch.tensor([1.0, -2.0]), "bias": torch.tensor([[0.0], [0.0]])}
     assert cosines(gradients, gradients).tolist() == [[1, -1], [-1, 1], [-1, 1]]

@@ -1,4 +1,6 @@
-"""IL2A: pairs and mixtures, the bound on augmented features, what is kept, and its limit ER."""
+"""IL2A: pairs and mixtures, the bound on augmented features, the stored features, and the limit
+ER.
+"""
 
 import math
 from itertools import combinations
@@ -47,7 +49,7 @@ def test_mixing_shares_follow_beta_and_become_a_half_far_from_it():
 
 def test_mixtures_are_of_two_images_of_different_new_classes():
     learner = learned(il2a(), batches([[0, 1], [1, 0], BOUNDARY, [2, 3, 4, 2]]))
-    views = torch.eye(6)[:5]  # a mixture shows what it is made of
+    views = torch.eye(6)[:5]  # a mixture shows its two images
     y = torch.tensor([0, 2, 3, 3, 4])  # row 0 is an old class
     mixed = learner.mixed(views, y)
     assert len(mixed.y) == 20 and 0 < float(mixed.weight.sum()) < 20
@@ -68,7 +70,7 @@ def test_each_image_is_paired_four_times_with_a_permutation():
     for chunk in mixed.x.chunk(4):
         partners = chunk - torch.diag(chunk.diagonal())
         assert bool((chunk.diagonal() > 0).all())
-        assert bool((partners.count_nonzero(dim=0) <= 1).all())  # nobody is a partner twice
+        assert bool((partners.count_nonzero(dim=0) <= 1).all())  # no sample is a partner twice
     assert not torch.equal(mixed.x[:4], mixed.x[4:8])
 
 
@@ -80,8 +82,8 @@ def test_pairs_past_the_limit_are_not_mixed():
 
 
 def naive_augmented(learner: IL2A, logits: Tensor, h: Tensor, rows: list[int], weight: list):
-    """The mean over what counts of -log softmax over seen and running pairs, by plain loops; rows
-    from `C` on are pairs."""
+    """Computes the mean, over samples with weight, of -log softmax over seen rows and active pairs,
+    by plain loops. Rows from `C` on are pairs."""
     auxiliary = learner.model.auxiliary(h.detach()) / learner.temperature
     classes = [row for row, seen in enumerate(learner.seen.tolist()) if seen]
     new = int(learner.new.sum())
@@ -137,7 +139,7 @@ def test_the_bound_uses_the_covariance_of_the_classes_own_samples():
     weight, bias = random_head(0)
     features = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
     y = torch.tensor([0, 1, 2] * 4)
-    held = (torch.arange(12) > 2).float()  # the first sample of each class does not count
+    held = (torch.arange(12) > 2).float()  # without the first sample of each class
     logits, known = semantic_logits(weight, bias, features, y, held)
     assert known.tolist() == [True, True, True, False]
     for k in range(3):
@@ -210,7 +212,7 @@ def test_the_semantic_term_is_the_mean_over_old_classes_that_have_features():
 
 
 def test_the_first_task_has_class_augmentation_only():
-    """Also when it has ended and goes on all the same: its classes are still new."""
+    """This also holds after `end_task` without a new task: the classes are still new."""
     learner = il2a(semantic=5.0, distillation=5.0, net="mlp")
     for item in batches(TASKS[:3]):
         learner.end_task()
@@ -230,7 +232,8 @@ def test_the_loss_is_the_weighted_sum_of_its_four_terms():
 
 
 def test_drift_is_the_norm_of_the_change_of_all_features_with_weight():
-    """Zero, and harmless, in the first step of a task: the networks are still the same."""
+    """In the first step of a task drift is zero and has a finite gradient: both networks are
+    equal."""
     learner = learned(il2a(net="mlp", replay=4), batches([[0, 1, 0, 1], [1, 1], BOUNDARY]))
     first, second = batches([[2, 3, 2], [3, 2, 3]], seed=2)
     assert learner.learn(*first).terms["drift"].item() == 0
@@ -258,7 +261,7 @@ ONE_CLASS_EACH = [[0] * 4, [0] * 2, BOUNDARY, [1] * 4, [1] * 3, BOUNDARY, [2] * 
 
 
 def test_without_pairs_temperature_and_weights_it_is_er():
-    """Every sample is kept and drawn, so that both learners replay the same."""
+    """Every sample is stored and drawn, so both learners replay the same."""
     plain = {"temperature": 1.0, "semantic": 0.0, "distillation": 0.0}
     got = parameters(il2a(replay=30, **plain), ONE_CLASS_EACH)
     expected = parameters(small(ER, lr=0.01, replay=30), ONE_CLASS_EACH)

@@ -1,4 +1,4 @@
-"""LUCIR: its three terms by plain loops, rows that stay, and rows that begin as class means."""
+"""LUCIR: the three terms against plain loops, fixed rows, and rows that start as class means."""
 
 import math
 from typing import NamedTuple
@@ -79,7 +79,8 @@ def test_without_old_samples_or_new_classes_there_is_no_margin_and_no_gradient()
 
 
 def naive_terms(learner: LUCIR, out: Output, scale: float, pairs: list, new: set[int]):
-    """The terms of the loss by plain loops, from logits, s, and both networks' features."""
+    """Computes the terms of the loss by plain loops, from logits, s, and both networks'
+    features."""
     seen, ranks, apart = set(range(len(learner.classes))), [], []
     for place, (y, weight) in enumerate(zip(out.y.tolist(), out.weight.tolist(), strict=True)):
         if not weight:
@@ -168,7 +169,7 @@ def test_a_network_that_does_not_move_has_the_features_of_the_previous_one():
 
 
 class CosineER(ER):
-    """ER with the same head."""
+    """ER with LUCIR's head."""
 
     def make_head(self, features, rng):
         return ScaledCosineHead(features, 16, rng, 1.0)
@@ -210,8 +211,8 @@ def test_an_opened_learner_keeps_the_same_rows_fixed(tmp_path):
 
 
 class Imprinted(NamedTuple):
-    """A learner that hardly moves, the step whose batch has brought classes 3 and 4, that batch's
-    features, and the rows before and after."""
+    """A learner that hardly moves, and the step that brings classes 3 and 4: features of the batch,
+    and rows before and after."""
 
     learner: LUCIR
     step: Step
@@ -252,7 +253,7 @@ def test_mirror_images_are_imprinted_too():
 
 
 def test_the_step_that_brings_a_class_uses_its_imprinted_row():
-    """The only sample of class 4 has a cosine of 1 with its row, and s is 1."""
+    """The only sample of class 4 has cosine 1 with its row, and s is 1."""
     logits = imprinted().step.outputs[0].logits[1]
     assert float(logits[4]) == pytest.approx(1.0, abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""MIR: scores by closed forms and limits, whole steps by plain Python loops."""
+"""MIR: scores in closed form and at limits, and whole steps against plain loops."""
 
 import naive_linear as naive
 import pytest
@@ -249,7 +249,8 @@ def test_scoring_makes_two_evaluation_forwards_between_two_training_forwards(mir
 
 
 def test_scoring_does_not_move_batchnorms_statistics():
-    """They are what two training forwards make of them, of the stream batch and of the replay."""
+    """The statistics are those of two training forward passes, of the stream batch and of the
+    replay."""
     learner = taught(net=batchnorm(), lr=0.1)
     body = learner.model.body
     linear, norm = body[0], body[1]

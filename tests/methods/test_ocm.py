@@ -1,5 +1,6 @@
-"""OCM: its sixteen maps, closed forms and limits of its contrasts, the authors' loss by plain loops
-beside every step, and the previous network."""
+"""OCM: the sixteen maps, closed forms and limits of the contrasts, every step against the authors'
+loss in plain loops, and the previous network.
+"""
 
 import math
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ def images_of(labels: list[int], seed: int, shape: tuple[int, ...] = (1, 4, 4)):
 
 
 def taught(learner: OCM, *tasks: list[list[int]]) -> OCM:
-    """After tasks of batches of labels."""
+    """Returns the learner after tasks of batches of labels."""
     seed = 0
     for task in tasks:
         learner.new_task()
@@ -62,7 +63,7 @@ def in_the_second_task(learner: OCM) -> OCM:
 
 @contextmanager
 def recorded(learner: OCM):
-    """What the step drew, what it forwarded, and what it was taught."""
+    """Records the draw of a step, its forward passes, and the previous network's outputs."""
     kept: dict[str, list] = {"drawn": [], "embedded": [], "previous": [], "logits": []}
 
     def keeping(name: str, into: str) -> None:
@@ -109,7 +110,7 @@ def test_the_sixteen_maps_are_distinct_and_the_first_is_the_identity():
     made = rotated(image, 16)
     assert torch.equal(made[:1], image)
     assert len({tuple(image.flatten().tolist()) for image in made}) == 16
-    for image in made:  # pixels move and stay what they were
+    for image in made:  # pixels move but keep their values
         assert sorted(image.flatten().tolist()) == list(range(36))
 
 
@@ -152,7 +153,7 @@ def test_images_that_are_not_square_keep_their_shape(shape, maps):
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_with_equal_projections_contrasts_count_the_views(n):
-    """log N for L_u; for L_n log(N - 1), once and twice (n_i - 1) / n_i."""
+    """L_u is log N. L_n is log(N - 1), once and 2 (n_i - 1) / n_i times."""
     ones = torch.ones(2, 3, n, 1)
     views = embedded(ones, ones, [0] * n)
     total, own = 2 * 3 * n, 2 * n
@@ -163,7 +164,8 @@ def test_with_equal_projections_contrasts_count_the_views(n):
 
 @pytest.mark.parametrize("y", [[0, 1, 2], [0, 0, 1, 2, 1, 0]], ids=str)
 def test_without_the_window_and_with_one_map_the_stream_contrast_is_supervised_contrast(y):
-    """Of a sample's own other view once, and of its class twice, as far as others are in it."""
+    """It counts a sample's other view once and its class twice, as far as the class has other
+    views."""
     views = random_views(y, maps=1)
     views = views._replace(key=views.z * TAU)
     z, both = views.key.flatten(0, 2), torch.tensor(y).repeat(2)
@@ -179,7 +181,7 @@ def test_without_the_window_and_with_one_map_the_stream_contrast_is_supervised_c
 
 
 def test_with_one_sample_for_each_label_the_stream_contrast_is_unsupervised():
-    """A view's class is it and its other view: the same pair once and twice a half."""
+    """A pseudo-class is a view and its other view: the same pair counts once, and twice a half."""
     views = random_views([0, 1, 2], maps=2)
     other = random_views([7, 5, 3], maps=2)
     assert stream_contrast(views).item() == pytest.approx(stream_contrast(other).item())
@@ -198,7 +200,7 @@ def test_with_one_sample_for_each_label_the_memorys_contrast_is_that_of_its_own_
 
 
 def test_a_previous_network_that_agrees_leaves_only_the_other_pseudo_classes():
-    """z' = z, orthogonal and of labels of their own: log(1 + (N - 1) e^{-1/t})."""
+    """z' = z, orthogonal and each with its own label, gives log(1 + (N - 1) e^{-1/t})."""
     z = torch.eye(6).view(1, 2, 3, 6)
     loss = class_contrast(embedded(z / 0.5, z, [0, 1, 2]))
     assert loss.item() == pytest.approx(math.log(1 + 5 * math.exp(-1 / 0.5)), rel=1e-5)
@@ -222,7 +224,7 @@ def test_gradients_agree_with_finite_differences(contrast):
     assert torch.autograd.gradcheck(of, (z, key))
 
 
-# ---- every step beside the authors' formulas, by plain loops
+# ---- every step against the authors' formulas in plain loops
 
 
 def pairs(z: list[list[float]], keys: list[list[float]]) -> list[list[float]]:
@@ -230,12 +232,13 @@ def pairs(z: list[list[float]], keys: list[list[float]]) -> list[list[float]]:
 
 
 def surprise(row: list[float], j: int, left_out: int | None) -> float:
-    """-log of the softmax of a row of similarities at j."""
+    """Returns -log of the softmax of a row of similarities at j."""
     return math.log(sum(math.exp(s - row[j]) for k, s in enumerate(row) if k != left_out))
 
 
 def naive_contrast(z, keys, labels, *, stream: bool) -> float:
-    """L_n, or L_u and L_p, over views that count; a view's other one lies half of all away."""
+    """Computes L_n, or L_u and L_p, over views with weight. The other view of i lies half of the
+    length away."""
     total, similar = 0.0, pairs(z, keys)
     for i, row in enumerate(similar):
         members = [j for j, label in enumerate(labels) if label == labels[i]]
@@ -250,7 +253,7 @@ def naive_contrast(z, keys, labels, *, stream: bool) -> float:
 
 
 def listed(views: EmbeddedViews) -> tuple[list, list, list]:
-    """z, keys and pseudo-classes of the views that count."""
+    """Returns z, keys and pseudo-classes of the views with weight."""
     numbers = [], [], []
     for view in range(len(views.z)):
         for turn in range(views.z.shape[1]):
@@ -351,7 +354,7 @@ def test_a_window_lies_inside_the_features(monkeypatch):
     torch.testing.assert_close(window, features[:, 271:399], atol=1e-5, rtol=0)
 
 
-# ---- what is drawn, shown and taught
+# ---- draws, forward passes and the previous network
 
 
 def test_the_first_task_trains_on_the_stream_alone():
@@ -373,7 +376,7 @@ def test_after_the_first_task_the_streams_labels_are_not_classified():
 
 @pytest.mark.parametrize(("classes", "counting"), [(1, 14), (2, 21), (4, 35), (9, 64)])
 def test_the_number_of_replayed_samples_grows_with_the_classes(classes, counting):
-    """min(64, 7 |seen|), with one class of the second task."""
+    """It is min(64, 7 |seen|), with one class of the second task."""
     learner = ocm(memory=100, replay=64, rotations=1)
     learner.learn(*images_of([label % classes for label in range(90)], 0))
     learner.new_task()
@@ -414,7 +417,7 @@ def test_the_previous_network_gets_the_memorys_rotations_and_another_view_in_one
     ((inputs, features),) = seen
     (((_, turns), _),) = kept["embedded"]
     assert torch.equal(inputs[:12], turns[1]) and len(inputs) == 12 + 6
-    for other in (own[1], turns[1][:6]):  # an augmented view, by a draw of its own
+    for other in (own[1], turns[1][:6]):  # an augmented view with its own draw
         assert not torch.allclose(inputs[12:], other, atol=1e-3)
     assert not features.requires_grad
     for name, value in learner.previous.state_dict()["model"].items():

@@ -1,4 +1,4 @@
-"""OCM+GSA: nothing but the two, of which each is left when the other is taken away."""
+"""OCM+GSA is exactly the two methods: without either, the other is left."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ LABELS = [[0, 1, 1], [1, 0], [0, 1, 0], BOUNDARY, [2, 3, 0], [3, 2], BOUNDARY, [
 
 
 def stream():
-    """Images of two by three pixels, in three tasks."""
+    """Returns images of two by three pixels, in three tasks."""
     return as_images(batches(LABELS))
 
 
@@ -25,7 +25,7 @@ def learner(kind: type, **settings: object):
 
 
 def network(trained) -> dict[str, Tensor]:
-    """All parameters but those of the projection."""
+    """Returns all parameters except those of the projection."""
     own = trained.model.named_parameters()
     return {name: value.detach() for name, value in own if not name.startswith("projection")}
 

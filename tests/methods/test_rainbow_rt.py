@@ -1,4 +1,4 @@
-"""Rainbow-rt: what is kept of the candidates, and that replay is of what was kept."""
+"""Rainbow-rt: the candidates that are kept, and replay of exactly these."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 
 
 class Recorder(nn.Module):
-    """Features that are the inputs, and a note of every batch: its first features."""
+    """A net whose features are the inputs. It records the first feature of every batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,21 +33,21 @@ class Recorder(nn.Module):
 
 
 def rainbow(**settings: object) -> RainbowRT:
-    """By default 12 samples are replayed and 12 are candidates."""
+    """Makes a learner; by default 12 samples are replayed and 12 are candidates."""
     small = {"memory": 24, "replay": 8, "device": "cpu", "net": Recorder(), "lr": 1e-6}
     half = settings.get("memory", 24) // 2 or None
     return RainbowRT(**{**small, "candidates": half, **settings})
 
 
 class Numbered:
-    """A learner on samples that are their own place in the stream."""
+    """A learner on samples whose value is their position in the stream."""
 
     def __init__(self, **settings: object) -> None:
         self.learner = rainbow(**settings)
         self.label_of: list[int] = []
 
     def learn(self, labels: list[int]) -> list[int]:
-        """What was replayed, genuinely."""
+        """Learns a batch and returns the samples that were replayed, without padding."""
         numbers = torch.arange(len(labels)) + len(self.label_of)
         self.label_of += labels
         step = self.learner.learn(numbers.float().unsqueeze(1), labels)
@@ -74,7 +74,7 @@ class Numbered:
         return Counter(self.label_of[number] for number in self.held())
 
 
-# ---- what is kept of a class
+# ---- the candidates of a class that are kept
 
 
 def by_plain_lists(labels: list[int], uncertainty: list[float], quota: int) -> set[int]:
@@ -117,7 +117,7 @@ def test_with_equal_uncertainty_it_is_a_stride_over_the_order_of_each_class():
 
 
 class Votes(nn.Module):
-    """Takes each sample in turn for the classes that it lists, one for each forward."""
+    """A net that assigns each sample to the classes it lists, one class for each forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_uncertainty_is_the_share_of_copies_outside_the_most_frequent_class():
     learner = rainbow(net=Votes(), lr=1e-12)
     every = torch.tensor([[2.0] * 12, list(range(12)), [0, 1] * 6, [3] * 9 + [1] * 3])
     learner.learn(every[[0] * 12], list(range(12)))
-    with torch.no_grad():  # the class that a feature stands for
+    with torch.no_grad():  # feature i means class i
         learner.model.head.weight[:12] = torch.eye(12)
         learner.model.head.bias.zero_()
     found = learner.uncertainty(every)
@@ -237,7 +237,7 @@ def test_remaining_slots_go_to_other_candidates_at_random():
         numbered = Numbered(seed=seed, memory=27, candidates=20, augment="none")
         numbered.task([0], batches=7)
         numbered.learner.new_task()
-        numbered.task([1], batches=7)  # of each class three, and a seventh
+        numbered.task([1], batches=7)  # three of each class, and one more
         assert len(numbered.held()) == 7 and {7, 9, 11} <= set(numbered.held())
         left_over += Counter(set(numbered.held()) - {7, 9, 11} - set(range(7)))
         assert min(numbered.counts().values()) == 3

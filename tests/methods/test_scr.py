@@ -1,4 +1,4 @@
-"""SCR: closed forms of its loss, plain loops beside its steps, its review and its class means."""
+"""SCR: closed forms of the loss, steps against plain loops, the review and the class means."""
 
 import math
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ def taught(learner: SCR, *batches: list[int], make=batch_of) -> SCR:
 
 @contextmanager
 def seen_by(*modules: nn.Module):
-    """What goes into modules, and what comes out."""
+    """Records inputs and outputs of modules."""
     calls: list[tuple[Tensor, Tensor]] = []
     handles = [
         module.register_forward_hook(
@@ -69,13 +69,13 @@ def seen_by(*modules: nn.Module):
 
 
 def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
-    """The backbone that trains and its evaluating twin."""
+    """Returns the backbone that trains and its evaluation twin."""
     return learner.model.body, learner.trainer.evaluator.body
 
 
 @contextmanager
 def contrasted(learner: SCR):
-    """The samples of each loss."""
+    """Records the samples of each loss."""
     kept: list[Samples] = []
     whole = learner.contrast
 
@@ -96,7 +96,7 @@ def parameters(learner: SCR) -> list[Tensor]:
 
 
 def one_direction(learner: SCR) -> SCR:
-    """Every projection is the same."""
+    """Makes all projections equal."""
     last = learner.model.projection[2]
     nn.init.zeros_(last.weight)
     nn.init.ones_(last.bias)
@@ -105,7 +105,7 @@ def one_direction(learner: SCR) -> SCR:
 
 @pytest.mark.parametrize("stored", [1, 5, 12, 20])
 def test_with_equal_projections_the_loss_counts_the_other_views(stored):
-    """log(2n - 1) for n samples; the padding of a short memory is none of them."""
+    """The loss is log(2n - 1) for n samples, without the padding of a short memory."""
     learner = one_direction(taught(scr(lr=1e-9), [0] * stored))
     step = learner.learn(*batch_of([0, 1, 1], 7))
     n = 3 + min(stored, 12)
@@ -121,7 +121,7 @@ def test_mirror_images_are_further_views():
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
 @pytest.mark.parametrize("n", [1, 3])
 def test_two_orthogonal_classes_have_the_closed_form(tau, n):
-    """log((v - 1) + v e^{-1/tau}) with v = 2n views of each class."""
+    """The loss is log((v - 1) + v e^{-1/tau}) with v = 2n views of each class."""
     learner = taught(scr(temperature=tau), [0])
     projection = learner.model.projection
     for layer in (projection[0], projection[2]):
@@ -135,7 +135,7 @@ def test_two_orthogonal_classes_have_the_closed_form(tau, n):
 
 
 def naive_loss(z: list[list[float]], y: list[int], weight: list[float], tau: float) -> float:
-    """Plain loops over the views that count."""
+    """Computes the loss by plain loops over the views with weight."""
     views = [(view, label) for view, label, w in zip(z, y, weight, strict=True) if w]
     total = 0.0
     for i, (anchor, label) in enumerate(views):
@@ -170,7 +170,7 @@ def test_the_loss_of_every_step_agrees_with_plain_loops(settings, make):
         with contrasted(learner) as samples, seen_by(learner.model.projection) as calls:
             step = learner.learn(*make(labels, seed))
         (batch,) = samples
-        assert len(calls) == 2  # each view by itself
+        assert len(calls) == 2  # one for each view
         z = F.normalize(torch.cat([result for _, result in calls])).tolist()
         repeats = len(z) // len(batch.y)
         assert repeats == 2 * learner.views.per_sample
@@ -269,7 +269,7 @@ def test_after_the_first_batch_every_class_can_be_predicted():
     assert learner.predict(x).tolist() == [0, 1, 2]
 
 
-# ---- what trains
+# ---- parameters that train
 
 
 def test_the_head_never_moves_and_everything_else_trains():
@@ -360,7 +360,7 @@ def test_without_review_the_end_of_a_task_changes_nothing():
 
 
 def naive_predictions(learner: SCR, x: Tensor) -> list[int]:
-    """From the raw samples of the memory, one by one."""
+    """Predicts from the raw samples of the memory, one by one."""
     held = int(learner.store.size)
     learner.model.eval()
     with torch.no_grad():
@@ -487,7 +487,8 @@ def test_half_precision_stays_close_and_gives_fp32_scores():
 
 @dataclass(kw_only=True, eq=False)
 class Official(SCR):
-    """The contract is checked with the default augmentation; here with the other one."""
+    """SCR with the contrastive augmentation. The contract is checked elsewhere with the default
+    one."""
 
     augment: Augment = "contrastive"
     mirror: bool = True

@@ -1,4 +1,4 @@
-"""SS-IL: its two terms by plain loops, what its softmaxes do not compare, and its limits."""
+"""SS-IL: the two terms against plain loops, the separation of its softmaxes, and the limits."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_a_softmax_within_groups_is_one_for_each_group():
 
 
 def test_a_group_with_logits_far_below_the_others_stays_finite():
-    """Its exponentials vanish next to those of the other group."""
+    """Its exponentials vanish beside those of the other group."""
     logits = torch.tensor([[1e4, 1e4, -1e4, -1e4]], requires_grad=True)
     got = group_log_softmax(logits, torch.tensor([0, 0, 2, 2]))
     torch.testing.assert_close(got.detach(), torch.full((1, 4), -math.log(2)))
@@ -85,7 +85,8 @@ def test_with_one_group_it_is_plain_distillation():
 
 
 def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]]):
-    """Both terms by plain loops; `tasks` are the rows of each so far, the running one last."""
+    """Computes both terms by plain loops. `tasks` are the rows of each task so far, the running one
+    last."""
     new, old = tasks[-1], set().union(*tasks[:-1])
     of_new, of_old, divergence = [], [], []
     t = learner.temperature
@@ -218,7 +219,7 @@ def test_a_network_that_does_not_move_has_no_distillation_loss():
 
 
 def test_distillation_preserves_the_previous_networks_logits_within_a_task():
-    """Its logits of old classes, up to a constant for each task, on samples of new ones."""
+    """It holds logits of old classes on samples of new ones, up to a constant for each task."""
 
     def moved(strength: float) -> float:
         items = list(batches([[0, 1] * 2] * 10 + [BOUNDARY] + [[2, 3] * 2] * 30))

@@ -1,4 +1,4 @@
-"""Long-tail streams: the counts of the published protocol, and nothing else changed."""
+"""Long-tail streams: the counts of the published protocol, with nothing else changed."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ CIFAR100, CIFAR10, TINY = [500] * 100, [5000] * 10, [500] * 200
 
 
 def dataset(counts, seed=0):
-    """Images of one pixel; the classes lie in no order."""
+    """Returns images of one pixel in random order of classes."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
     x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
@@ -27,7 +27,7 @@ def indices(stream):
 
 
 def classes(stream):
-    """How many samples of each class the stream brings."""
+    """Returns the number of samples of each class in the stream."""
     counts = Counter(stream.dataset.train_y[indices(stream)].tolist())
     return [counts[label] for label in range(stream.dataset.classes)]
 
@@ -89,7 +89,7 @@ def test_the_first_class_is_rho_times_the_last(rho, last, number):
     assert (kept[0], kept[-1]) == (rho * last, last)
 
 
-# ---- what stays
+# ---- the samples that are kept
 
 
 @PROPERTY

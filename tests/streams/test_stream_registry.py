@@ -1,4 +1,4 @@
-"""Streams of one's own: how one gets a name, what it may leave out, inputs that it changes."""
+"""User-defined streams: their names, their optional arguments, and inputs that they change."""
 
 from pathlib import Path
 
@@ -33,14 +33,14 @@ def data():
 
 
 class Backwards(Stream):
-    """The samples from the last to the first, in one task. Takes nothing but its dataset."""
+    """The samples in reverse order, in one task; takes only a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset, [torch.arange(len(dataset.train_y)).flip(0)], batch=50)
 
 
 class Noisy(ClassIncremental):
-    """Noise of its own for each step."""
+    """A stream that adds other noise in each step."""
 
     def __init__(self, dataset: Dataset, tasks: int = 5, strength: int = 20, seed: int = 0) -> None:
         super().__init__(dataset, tasks=tasks, batch=20, seed=seed)
@@ -56,7 +56,7 @@ class Noisy(ClassIncremental):
 def backwards():
     @stream("backwards")
     class Registered(Backwards):
-        """From the last to the first."""
+        """The samples in reverse order."""
 
     return Registered
 
@@ -65,7 +65,7 @@ def backwards():
 def noisy():
     @stream("noisy")
     class Registered(Noisy):
-        """With noise."""
+        """A noisy stream."""
 
     return Registered
 
@@ -106,7 +106,7 @@ def test_a_table_with_a_value_of_another_type_is_refused_before_the_stream_is_ma
 
 
 def test_a_stream_that_derives_from_a_registered_one_records_its_own_arguments(data):
-    assert Noisy(data).spec == {"stream": "Noisy"}  # not that of ClassIncremental, which it calls
+    assert Noisy(data).spec == {"stream": "Noisy"}  # not the arguments of its base class
     assert ClassIncremental(data).spec["stream"] == "class-incremental"
 
 
@@ -163,7 +163,7 @@ def test_a_task_without_samples_is_refused(data):
         Stream(data, [torch.arange(3), torch.arange(0)])
 
 
-# ---- what the line and the options say together
+# ---- a line of text together with options
 
 
 def test_usual_options_that_a_stream_does_not_take_are_skipped_and_given_ones_refused(backwards):
@@ -212,7 +212,7 @@ def test_a_job_with_options_that_the_stream_lacks_is_refused_before_data_are_loa
 def test_a_method_for_one_task_refuses_a_stream_that_always_has_more():
     @stream("halves")
     class Halves(Stream):
-        """Two tasks, whatever is asked."""
+        """A stream that always has two tasks."""
 
         def __init__(self, dataset: Dataset) -> None:
             super().__init__(dataset, [torch.nonzero(dataset.train_y < 5).flatten(),
@@ -254,7 +254,7 @@ def test_a_change_in_place_does_not_reach_the_dataset(data):
 
 
 def test_inputs_change_on_a_device_as_on_the_host(data, noisy):
-    """The meta device stands for a GPU: it has shapes, types and a place."""
+    """The meta device replaces a GPU: it has shapes, types and a device."""
     seen = []
 
     class Watched(Backwards):

@@ -1,4 +1,4 @@
-"""A stream from one line of text, from a TOML table, or from Python: all the same stream."""
+"""A stream from a line of text, a TOML table or Python is the same stream."""
 
 import tomllib
 from typing import Literal, get_args, get_origin
@@ -51,7 +51,7 @@ def data():
 
 
 def same(first, second):
-    """Whether two streams are of one kind and bring the same samples in the same order."""
+    """Returns whether two streams are of one class and bring the same samples in the same order."""
     return (
         type(first) is type(second)
         and first.spec == second.spec
@@ -82,7 +82,7 @@ def test_a_table_written_out_is_read_back(text):
 
 
 def a_value(annotation):
-    """Not the default, whatever the stream."""
+    """Returns a value that is not the default in any stream."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)[-1]
     return {Tasks: 2, int: 7, float: 3.5, bool: False}[annotation]
@@ -130,7 +130,7 @@ def test_the_seed_is_not_in_the_text_but_decides(data):
         parse_stream("long-tail:seed=3")
 
 
-# ---- what is wrong is named, with the nearest that is right
+# ---- errors name the wrong word and the nearest valid one
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
 def dataset(counts, seed=0):
-    """Images of one pixel; the classes lie in no order."""
+    """Returns images of one pixel in random order of classes."""
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
     x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
@@ -134,7 +134,7 @@ def test_the_order_inside_a_task_does_not_depend_on_how_its_classes_were_chosen(
 
 
 def test_the_class_order_does_not_change_the_shuffles():
-    """With classes of one size a task is shuffled alike, whichever classes it holds."""
+    """With classes of equal size a task is shuffled the same way for any classes."""
     data = dataset([6] * 8)
 
     def ranks(order):
@@ -225,7 +225,7 @@ def test_an_order_of_invalid_indices_is_refused(order):
         onepass.Stream(onepass.load("digits"), order)
 
 
-# ---- on a device, for which torch's `meta` stands here
+# ---- on a device (here torch's `meta`)
 
 
 @pytest.mark.parametrize(("free", "where"), [(None, "meta"), (800, "meta"), (799, "cpu")])

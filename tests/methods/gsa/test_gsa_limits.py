@@ -1,4 +1,4 @@
-"""What the equations of GSA imply: the first task, single classes, shifts, other names."""
+"""Consequences of GSA's equations: the first task, single classes, shifted logits, other labels."""
 
 import math
 
@@ -71,7 +71,7 @@ def test_a_shift_of_one_side_moves_the_cross_task_term_and_of_both_none(side, mo
     items = list(stream("tasks"))
     shift_of = {"old": slice(0, 5), "new": slice(5, 7), "all": slice(0, 7)}[side]
     found = []
-    for shift in (0.0, 1.5):  # updated after use, w and v do not know the shift
+    for shift in (0.0, 1.5):  # with update="after" the shift does not reach w and v
         learner = learned(gsa(update="after"), items[:-1])
         with torch.no_grad():
             learner.model.head.bias[shift_of] += shift

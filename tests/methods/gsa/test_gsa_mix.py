@@ -1,4 +1,4 @@
-"""Which samples GSA puts into X^mix, and how many of each side."""
+"""The samples that GSA puts into X^mix, and their numbers of new and old classes."""
 
 import pytest
 import torch

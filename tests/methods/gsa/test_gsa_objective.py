@@ -1,4 +1,4 @@
-"""Whole steps of GSA, followed by a naive second implementation and by finite differences."""
+"""Whole steps of GSA against a naive second implementation and finite differences."""
 
 import naive_gsa as naive
 import pytest

@@ -1,4 +1,4 @@
-"""The rates of GSA, w and v: the paper's values, their limits, and the sums they come from."""
+"""The rates of GSA, w and v: the paper's values, their limits, and the sums behind them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The terms of GSA's loss, one by one: by hand, by closed forms, by finite differences."""
+"""The single terms of GSA's loss: by hand, in closed form, by finite differences."""
 
 import math
 
@@ -18,7 +18,7 @@ from onepass.methods.gsa import within_and_across
 
 
 def against_the_other_side(*arguments):
-    """What eq. (12) has of each sample, before w."""
+    """Returns eq. (12) of each sample, before w."""
     return within_and_across(*arguments)[1]
 
 

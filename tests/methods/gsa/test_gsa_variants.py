@@ -1,4 +1,4 @@
-"""Settings that the paper's objective does not need: each acts, none unless it is asked for."""
+"""Settings beyond the paper's objective: none acts by default, and each changes the result."""
 
 import inspect
 
