@@ -1,4 +1,4 @@
-"""TOML files, and settings in them: as text, as `--set` takes them."""
+"""TOML files, and the settings in them as text, in the form that `--set` takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onepass.base.errors import InputError
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a file; whatever is wrong with it is one line that names it."""
+    """Returns the content of a TOML file; raises an InputError that names the file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -24,7 +24,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_settings_file(path: Path) -> dict[str, str]:
-    """Constructor arguments of a file that holds nothing else."""
+    """Returns the settings of a file as text. Raises an InputError if it asks for a network of the
+    user's own code that the user has not named."""
     settings = {
         name: toml_value_as_text(value, f"{path}: {name}")
         for name, value in read_toml(path).items()
@@ -34,7 +35,7 @@ def read_settings_file(path: Path) -> dict[str, str]:
 
 
 def toml_value_as_text(value: object, name: str) -> str:
-    """As somebody would write it after `--set name=`.
+    """Returns a TOML value as text for `--set name=`; raises an InputError for tables and dates.
 
     >>> toml_value_as_text(True, "mirror"), toml_value_as_text([0.5], "mean")
     ('true', '(0.5,)')
@@ -45,13 +46,13 @@ def toml_value_as_text(value: object, name: str) -> str:
         return value
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
         return repr(tuple(value))
     raise InputError(f"{name} must be a number, a text, true, false or a list of these")
 
 
 def settings_as_toml(settings: dict[str, str]) -> str:
-    """Lines of TOML from which `read_settings_file` gives the same texts.
+    """Returns TOML text from which `read_settings_file` reads the same settings.
 
     >>> print(settings_as_toml({"lr": "5e-4", "replay": "64", "head": "frozen"}), end="")
     lr = "5e-4"
@@ -62,10 +63,10 @@ def settings_as_toml(settings: dict[str, str]) -> str:
 
 
 def _format_value(text: str) -> str:
-    """A number, true or false, if it would be read as just this text; otherwise a string."""
+    """Returns the text itself if TOML reads it as a number or boolean and back, else a string."""
     try:
         (value,) = tomllib.loads(f"value = {text}").values()
     except ValueError:
         value = None
-    plain = isinstance(value, bool | int | float) and toml_value_as_text(value, "") == text
-    return text if plain else json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
+    same = isinstance(value, bool | int | float) and toml_value_as_text(value, "") == text
+    return text if same else json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")

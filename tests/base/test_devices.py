@@ -12,7 +12,7 @@ from onepass.cli.run import parse_threads
 
 
 def test_apples_gpu_is_taken_where_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="'mps' is not there"):
+    with pytest.raises(InputError, match="'mps' is missing"):
         devices.resolve_device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert devices.resolve_device("mps") == torch.device("mps")

@@ -60,7 +60,7 @@ def test_what_is_reported_of_an_output_keeps_neither_graph_nor_views(what):
     assert not reported.logits.requires_grad
     for name in ("logits", "y", "weight"):
         assert torch.equal(getattr(reported, name), getattr(output, name))
-    with pytest.raises(LookupError, match="without keeping the views"):
+    with pytest.raises(LookupError, match="were not kept"):
         _ = reported.views
 
 

@@ -174,7 +174,7 @@ def test_what_does_not_register_its_name_is_told(
 ) -> None:
     monkeypatch.syspath_prepend(own_modules)
     installed(monkeypatch, other="mymethod:Mine")
-    with pytest.raises(InputError, match="mymethod:Mine was to register the method 'other'"):
+    with pytest.raises(InputError, match="mymethod:Mine did not register the method 'other'"):
         registry.get("other")
 
 

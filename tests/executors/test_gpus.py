@@ -110,12 +110,12 @@ def test_a_free_place_is_taken_on_the_gpu_with_the_fewest_runs() -> None:
 
 def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is the same on each, so none is part of its identity."""
-    with pytest.raises(InputError, match="'cuda:1' is not there: torch sees no GPU"):
+    with pytest.raises(InputError, match="'cuda:1' is missing: torch sees no GPU"):
         Finetune(device="cuda:1").learn([[0.0]], [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(InputError, match="'cuda:2' is not there: the last one is cuda:1"):
+    with pytest.raises(InputError, match="'cuda:2' is missing: the last one is cuda:1"):
         resolve_device("cuda:2")
     data = Fingerprint("", 5)
     jobs = [Job("er", device=name, fingerprint=data) for name in ("cuda", "cuda:0", "cuda:1")]

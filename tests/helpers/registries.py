@@ -12,4 +12,4 @@ def put_back(monkeypatch: pytest.MonkeyPatch, *registries: Registry) -> None:
     for names in registries:
         names.all()  # a module that is imported in the test would not register again after it
         monkeypatch.setattr(names, "entries", dict(names.entries))
-        monkeypatch.setattr(names, "_places", dict(names._places))
+        monkeypatch.setattr(names, "_definitions", dict(names._definitions))

@@ -89,7 +89,7 @@ def put(path, value):
         ("state/optimizer/4/count", torch.zeros(3), r"optimizer\.4\.count is float32 \(3,\)"),
         ("state/optimizer/0/step", 3.0, r"optimizer\.0\.step is float"),
         ("state/model/head.bias", torch.zeros(2), r"model\.head\.bias is float32 \(2,\)"),
-        ("state/model/more", torch.zeros(1), "model has 'more', which nothing here is for"),
+        ("state/model/more", torch.zeros(1), "model has 'more', which this learner does not use"),
         ("state/parts/store/y", lambda old: old + 30, r"parts\.store\.y holds row 3\d"),
         ("state/parts/store/y", lambda old: old - 9, r"parts\.store\.y holds row -\d"),
         ("state/parts/store/size", torch.tensor(13), "size is 13, not between 0 and 12"),

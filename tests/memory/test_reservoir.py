@@ -210,7 +210,7 @@ def test_a_state_is_a_snapshot():
         ({"offered": torch.tensor(-1)}, "kept.offered is -1"),
         ({"size": torch.tensor(5)}, "kept.size is 5, not between 0 and 4"),
         ({"y": torch.tensor([0, 1])}, "kept.y"),
-        ({"y": torch.tensor([0, 1, 9])}, "kept.y holds row 9, and there are 3 classes"),
+        ({"y": torch.tensor([0, 1, 9])}, "kept.y holds row 9, but there are only 3 classes"),
     ],
 )
 def test_a_state_that_no_reservoir_can_have_is_refused(change, said):

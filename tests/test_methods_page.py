@@ -1,4 +1,5 @@
-"""The README's table is made from runs: a row for every method, and nothing else changes."""
+"""The table in docs/methods.md is made from runs: one row for each method, and the rest of the page
+stays as it is."""
 
 import runpy
 from pathlib import Path
@@ -10,7 +11,7 @@ from onepass.runs.execute import run_job
 from onepass.runs.spec import Job
 
 ROOT = Path(__file__).parents[1]
-script = runpy.run_path(str(ROOT / "scripts" / "update_readme.py"))
+script = runpy.run_path(str(ROOT / "scripts" / "update_methods_page.py"))
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_rows_come_by_year_with_references_for_all_classes_last(runs):
+def test_rows_are_ordered_by_year_and_references_for_all_classes_come_last(runs):
     header, _, *rows = script["table"](runs).splitlines()
     columns = [
         "method",
@@ -40,25 +41,26 @@ def test_rows_come_by_year_with_references_for_all_classes_last(runs):
     assert names == ["| finetune", "| er", variant, joint]
 
 
-def test_the_rest_of_the_document_stays_as_it_is(runs, tmp_path):
-    text = (ROOT / "README.md").read_text()
-    (tmp_path / "README.md").write_text(text)
-    script["main"](str(runs), str(tmp_path / "README.md"))
+def test_the_rest_of_the_page_stays_as_it_is(runs, tmp_path):
+    text = (ROOT / "docs" / "methods.md").read_text()
+    page = tmp_path / "methods.md"
+    page.write_text(text)
+    script["main"](str(runs), str(page))
     begin, end = script["BEGIN"], script["END"]
-    changed = (tmp_path / "README.md").read_text()
+    changed = page.read_text()
     assert changed.count("| er | 20 |") == 1
     assert changed.partition(begin)[0] == text.partition(begin)[0]
     assert changed.partition(end)[2] == text.partition(end)[2]
-    script["main"](str(runs), str(tmp_path / "README.md"))
-    assert (tmp_path / "README.md").read_text() == changed
+    script["main"](str(runs), str(page))
+    assert page.read_text() == changed
 
 
-def test_a_document_without_marks_is_refused():
+def test_a_page_without_marks_is_refused():
     with pytest.raises(SystemExit, match="no table to replace"):
         script["updated"]("no marks here", "")
 
 
-def test_a_remark_says_what_the_registry_says():
+def test_a_method_has_a_remark_if_the_registry_says_that_it_cannot_be_compared():
     remarks = {info.key: script["remark"](info) for info in registry.methods()}
     for info in registry.methods():
         assert bool(remarks[info.key]) == (info.one_task or info.learner.traits.trains_to_score)

@@ -1,9 +1,10 @@
-"""Puts the table of finished runs into README.md, between its two marks: a row for every method.
+"""Updates the table in docs/methods.md from finished runs, one row for each method.
 
-    python scripts/update_readme.py RUNS [README]
+    python scripts/update_methods_page.py RUNS [PAGE]
 
-Run by `make table`; no row is written by hand. References that need all classes at once come last,
-the others in the order of their years, and a remark says what a row's numbers do not show.
+`make table` runs this script, so that no row is written by hand. Rows are ordered by year of
+publication, and references that train on all classes at once come last. A remark marks methods
+whose numbers cannot be compared with the others.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from onepass.report.table import Table, markdown
 from onepass.runs.query import find_results as read
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-HIDDEN = ("variant", "dataset", "steps/s")  # with the method; the same for all; of one machine
+# `variant` is appended to the method, `dataset` never varies, `steps/s` depends on the machine
+HIDDEN = ("variant", "dataset", "steps/s")
 
 
 def remark(info: MethodInfo) -> str:
-    """What makes a method's row not comparable with the others, from what it says of itself."""
+    """Returns why a method's row cannot be compared with the others, or an empty text."""
     if info.one_task:
         return " (all classes at once, not online)"
     if info.learner.traits.trains_to_score:
@@ -34,7 +36,7 @@ def remark(info: MethodInfo) -> str:
 def table(runs: Path) -> str:
     infos = {info.key: info for info in registry.methods()}
 
-    def place(row: list[str]) -> tuple[bool, int, str]:
+    def position(row: list[str]) -> tuple[bool, int, str]:
         info = infos[row[0]]
         return info.one_task, info.year, info.key
 
@@ -42,27 +44,27 @@ def table(runs: Path) -> str:
         variant = row[header.index("variant")] if "variant" in header else ""
         return row[0] + (f" ({variant})" if variant else "") + remark(infos[row[0]])
 
-    made = make_table(summarise(read(runs)))
-    header = made.header
-    shown = [column for column, name in enumerate(header) if name not in HIDDEN]
-    lines = [
-        [name(line), *(str(line[column]) for column in shown[1:])]  # nothing in bold
-        for line in sorted(made.body, key=place)
+    full = make_table(summarise(read(runs)))
+    header = full.header
+    columns = [index for index, name in enumerate(header) if name not in HIDDEN]
+    rows = [
+        [name(row), *(str(row[index]) for index in columns[1:])]  # str drops the bold marks
+        for row in sorted(full.body, key=position)
     ]
-    return markdown(Table([header[column] for column in shown], lines))
+    return markdown(Table([header[index] for index in columns], rows))
 
 
-def updated(text: str, made: str) -> str:
-    """A document with another table between its marks, and the rest as it was."""
+def updated(text: str, new_table: str) -> str:
+    """Returns the page with the text between its two marks replaced."""
     above, begin, rest = text.partition(BEGIN)
     _, end, below = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"no table to replace: {BEGIN.strip()} and {END.strip()} are not there")
-    return f"{above}{begin}\n{made}\n{end}{below}"
+    return f"{above}{begin}\n{new_table}\n{end}{below}"
 
 
-def main(runs: str, readme: str = "README.md") -> None:
-    path = Path(readme)
+def main(runs: str, page: str = "docs/methods.md") -> None:
+    path = Path(page)
     path.write_text(updated(path.read_text(), table(Path(runs))))
 
 
