@@ -13,7 +13,7 @@ from onepass.streams.registry import stream
 
 @stream("class-incremental")
 class ClassIncremental(Stream):
-    """Tasks of disjoint classes. Samples are shuffled within a task.
+    """Tasks of disjoint classes, with samples shuffled within each task.
 
     Parameters
     ----------
