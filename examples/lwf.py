@@ -67,9 +67,9 @@ class LwF(Learner):
         return ImageCount(trained=views, scored=views)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                      (b)
-        (stream_out,) = self.forward(stream)  # o                    (b, C)
-        taught = self.previous(stream_out.views)  # o'               (b, C)
+        stream = Samples.of(x, y)  # X^new                 (b)
+        (stream_out,) = self.forward(stream)  # o       (b, C)
+        taught = self.previous(stream_out.views)  # o'  (b, C)
 
         stream_loss = cross_entropy(stream_out, among=self.new)
         old_loss = distillation(stream_out, taught, self.previous.known, self.temperature)

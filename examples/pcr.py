@@ -81,9 +81,9 @@ def proxy_contrast(out: Output) -> Tensor:
     >>> proxy_contrast(two)  # log(1 + e^-2) for both samples
     tensor(0.1269)
     """
-    counts = out.weight @ one_hot(out.y, out.logits.shape[1]).float()  # n_c  (C)
+    counts = out.weight @ one_hot(out.y, out.logits.shape[1]).float()  # n_c         (C)
     others = (out.logits + counts.log()).logsumexp(dim=1)  # log sum_c n_c e^{s_ic}  (n)
-    own = out.logits.gather(1, out.y.unsqueeze(1)).squeeze(1)  # s_iy  (n)
+    own = out.logits.gather(1, out.y.unsqueeze(1)).squeeze(1)  # s_iy                (n)
     return mean(others - own, out.weight)
 
 

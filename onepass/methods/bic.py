@@ -243,10 +243,10 @@ class BiC(Replay):
                 len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
             self._held = self.held_out.fitting(y, lots < self.validation)
-        held = self._held  # samples of V, not of X                                          (b)
+        held = self._held  # samples of V, not of X                       (b)
         stream = Samples.of(x, y)._replace(weight=(~held).float())
-        replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
-        (both_out,) = self.forward(stream.then(replay))  # o of X                      (b + r, C)
+        replay = self.store.draw(self.replay, fallback=stream)  #         (r)
+        (both_out,) = self.forward(stream.then(replay))  # o of X  (b + r, C)
         taught = self.previous(both_out.views)
         taught = self.correction.taught_factor * taught + self.correction.taught_shift  # o'
 

@@ -230,14 +230,14 @@ class Co2L(Replay):
         rows, weight = (part.repeat(times) for part in (samples.y, samples.weight))
         z = project_views(self.model, views)  # (times n, 128)
         with torch.no_grad():
-            held = project_views(self.previous.model, views)  # z'
+            z_previous = project_views(self.previous.model, views)  # z'
 
         anchors = self.new.index_select(0, rows).to(weight.dtype)
         share = (weight * anchors).sum() / weight.sum()  # anchors / all views
         contrast = supervised_contrastive(z, rows, weight, self.temperature, anchors)
         contrast = self.temperature / BASE_TEMPERATURE * share * contrast  # L_asym
         temperatures = self.relation_temperature, self.previous_temperature
-        relations = relation_distillation(z, held, weight, *temperatures)  # L_ird
+        relations = relation_distillation(z, z_previous, weight, *temperatures)  # L_ird
         relations = relations * self.previous.known.any()  # 0 in the first task
         loss = contrast + self.distillation * relations
 

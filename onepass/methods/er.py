@@ -113,16 +113,16 @@ class ER(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):
             return self._balanced_step(self.store, x, y)
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream = Samples.of(x, y)  # X^new                                                      (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf                         (r)
         apart = self.forwards == "separate"
         stream_out, replay_out = self.forward(stream, replay, apart=apart)  # logits  (b, C) (r, C)
 
         outputs = (stream_out, replay_out)
-        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
+        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y    (b + r)
         weights = [out.weight for out in outputs]
         if self.loss == "sum":
-            # 1/b for stream samples, 1/r for replayed ones                          (b + r)
+            # 1/b for stream samples, 1/r for replayed ones                                 (b + r)
             shares = torch.cat([normalised_weights(weight) for weight in weights])
         else:
             shares = normalised_weights(torch.cat(weights))  # 1 / (b + r)
@@ -133,8 +133,8 @@ class ER(Replay):
         return Step.of(loss, stream_out, replay_out)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        mix = store.mixed(Samples.of(x, y))  # X^mix                             (m)
-        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        mix = store.mixed(Samples.of(x, y))  # X^mix  (m)
+        (mix_out,) = self.forward(mix)  # logits   (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 
         self.keep(x, y)

@@ -127,7 +127,7 @@ class GSAReleased(WithMemory):
         return ImageCount(trained * self.views_per_sample, scored=raw * self.extra_forwards)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new           (b)
         size = len(y) + self.current
         # X^mix (m) and [X^new; cur] (b + cur)
         mix, current = self.store.mixed_and_current(stream, size, from_stream=True)
@@ -140,7 +140,7 @@ class GSAReleased(WithMemory):
         # the order of forward passes is the script's: BatchNorm's statistics depend on it
         self.update_statistics(self.new_samples_of_mix(mix.x, size))
         self.update_statistics(mix.x)
-        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        (mix_out,) = self.forward(mix)  # logits  (m, C)
         self.update_statistics_again(mix_out)
         self.update_statistics(x)
         stream_loss = cross_entropy(stream_out, among=self.new)

@@ -202,16 +202,16 @@ class GSS(Replay):
         return super().cost(batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                   (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
-        stream_out, replay_out = self.forward(stream, replay)  # logits    (b, C) (r, C)
+        stream = Samples.of(x, y)  # X^new                                         (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf            (r)
+        stream_out, replay_out = self.forward(stream, replay)  # logits  (b, C) (r, C)
         stream_loss = cross_entropy(stream_out, among=self.seen)
         replay_loss = cross_entropy(replay_out, among=self.seen)
         loss = stream_loss + replay_loss
         self.descend(loss)
 
         if self.trainer.lets_in:
-            score, diverse = self.scores_of(stream)  # c_i, and c < 0             (b) ()
+            score, diverse = self.scores_of(stream)  # c_i, and c < 0           (b) ()
             self.store.exchange(x, y, score, diverse)  # acts on a full memory
             self.store.add(x, y, score=score)  # acts on one with free slots
         return Step.of(loss, stream_out, replay_out)

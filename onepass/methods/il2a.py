@@ -119,9 +119,9 @@ def semantic_logits(
     member = one_hot(y, len(bias)) * held.unsqueeze(1)  # (n, C)
     count = member.sum(dim=0).unsqueeze(1)  # (C, 1)
     mu = member.T @ features / count.clamp(min=1)  # (C, F)
-    away = (features - mu.index_select(0, y)) @ weight.T  # w_c (h - mu_y)                   (n, C)
-    gap = (away - away.gather(1, y.unsqueeze(1))).square()  # ((w_c - w_y)(h - mu_y))^2      (n, C)
-    # (w_c - w_k)^T Sigma_k (w_c - w_k)                                             (C, C)
+    away = (features - mu.index_select(0, y)) @ weight.T  # w_c (h - mu_y)               (n, C)
+    gap = (away - away.gather(1, y.unsqueeze(1))).square()  # ((w_c - w_y)(h - mu_y))^2  (n, C)
+    # (w_c - w_k)^T Sigma_k (w_c - w_k)                                                  (C, C)
     variance = member.T @ gap / (count - 1).clamp(min=1)
     return mu @ weight.T + bias + SPREAD / 2 * variance, count.squeeze(1) > 0
 
@@ -228,14 +228,15 @@ class IL2A(Replay):
         return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream = Samples.of(x, y)  # X^new                                        (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
         views = self.views(torch.cat([x, replay.x]))
         of_stream, of_replay = self.views.cut(views, (len(y), self.replay))
-        mixed = self.mixed(of_stream, y.repeat(self.views_per_sample))  # X^mix      (4b)
+        mixed = self.mixed(of_stream, y.repeat(self.views_per_sample))  # X^mix  (4b)
 
         images = torch.cat([of_stream, mixed.x, of_replay])
-        h, held = self.model.features(images), self.previous.features(images)  # (5b + r, F)
+        h = self.model.features(images)  # (5b + r, F)
+        h_previous = self.previous.features(images)  # h'
         sizes = [len(of_stream), len(mixed.y), len(of_replay)]
         both_h, replay_h = torch.split(h, [sum(sizes[:2]), sizes[2]])
         logits = self.tempered(self.model.head, both_h)  # (5b, C)
@@ -246,7 +247,7 @@ class IL2A(Replay):
         replay_loss = cross_entropy(replay_out, among=self.seen)
         semantic_loss = self.semantic_loss()
         weight = torch.cat([stream_out.weight, mixed.weight, replay_out.weight])
-        drift = torch.linalg.vector_norm((h.float() - held) * weight.unsqueeze(1))  # |h - h'|
+        drift = torch.linalg.vector_norm((h.float() - h_previous) * weight.unsqueeze(1))  # |h - h'|
         drift = drift * self.previous.known.any()  # 0 in the first task
         loss = stream_loss + replay_loss
         loss = loss + self.semantic * semantic_loss + self.distillation * drift

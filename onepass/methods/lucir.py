@@ -179,14 +179,14 @@ class LUCIR(Replay):
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         head = cast(ScaledCosineHead, self.model.head)
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  #                     (r)
+        stream = Samples.of(x, y)  # X^new                                                  (b)
+        replay = self.store.draw(self.replay, fallback=stream)  #                           (r)
         samples = stream.then(replay)  # X
         views = self.views(samples.x)
-        features = self.model.features(views)  # h                                (b + r, F)
+        features = self.model.features(views)  # h                                   (b + r, F)
         self.imprint(features, samples.y, samples.weight)
-        cosine = self.model.on(head.cosines, features)  #                         (b + r, C)
-        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o       (b + r, C)
+        cosine = self.model.on(head.cosines, features)  #                            (b + r, C)
+        out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o  (b + r, C)
         self.trainer.note([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)

@@ -261,10 +261,10 @@ class OCM(Replay):
         return min(self.rotations, count_maps(self.views.normalise(blank).shape))
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                       (b)
+        stream = Samples.of(x, y)  # X^new              (b)
         terms, out = self.information_terms(stream)
         if out is None:
-            (out,) = self.forward(stream)  # logits                                   (b, C)
+            (out,) = self.forward(stream)  # logits  (b, C)
         terms["labels"] = cross_entropy(out, among=self.seen)  # of X^new, later of X^buf
         loss = torch.stack(list(terms.values())).sum()
 
@@ -281,11 +281,11 @@ class OCM(Replay):
             (new,) = self.embed([stream], [self.rotate(stream)])
             return {"L_n": stream_contrast(new)}, None
 
-        replay = self.draw_replay(stream)  # X^buf                                          (r)
-        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)        (R b) (R r)
+        replay = self.draw_replay(stream)  # X^buf                                  (r)
+        turns = [self.rotate(batch) for batch in (stream, replay)]  # R(X)  (R b) (R r)
         new, held = self.embed([stream, replay], turns)
-        (out,) = self.forward(replay)  # o of an augmented view                       (r, C)
-        # z' and o'                                                    (R r, d) (r, C)
+        (out,) = self.forward(replay)  # o of an augmented view                  (r, C)
+        # z' and o'                                                     (R r, d) (r, C)
         past, taught = self.previous_outputs(turns[1], self.views(replay.x))
         to_past = held._replace(z=held.z[:1] / self.scale, key=past.view_as(held.key[:1]))
         return {

@@ -71,11 +71,11 @@ def diverse(y: Tensor, uncertainty: Tensor, quota: int) -> Tensor:
     """
     if not quota:
         return torch.zeros_like(y, dtype=torch.bool)
-    # candidates class by class, the most certain of each class first            (n)
+    # candidates class by class, the most certain of each class first  (n)
     by_uncertainty = uncertainty.argsort(stable=True)
     order = by_uncertainty[y[by_uncertainty].argsort(stable=True)]
     members = torch.bincount(y)
-    rank = torch.empty_like(y)  # position within its class                        (n)
+    rank = torch.empty_like(y)  # position within its class            (n)
     rank[order] = torch.arange(len(y), device=y.device) - (members.cumsum(0) - members)[y[order]]
     stride = (members // quota).clamp(min=1)[y]
     return (rank % stride == 0) & (rank // stride < quota)
@@ -141,9 +141,9 @@ class RainbowRT(Replay):
         return RebuiltMemory(self.memory - candidates, shape, dtype, rng)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        stream = Samples.of(x, y)  # X^new                                   (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf           (r)
-        (both_out,) = self.forward(stream.then(replay))  # logits             (b + r, C)
+        stream = Samples.of(x, y)  # X^new                                (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf   (r)
+        (both_out,) = self.forward(stream.then(replay))  # logits  (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
 
         self.keep(x, y, self.running)
