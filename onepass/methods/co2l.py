@@ -27,8 +27,8 @@ Predictions come from a linear classifier of u = h / |h| that is fitted to the m
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 
 - The classifier is fitted anew for every state that is scored, so the learner can predict at any
-  time. The authors fit it once, at the end, to the memory and all data of the last task, by 100
-  epochs of SGD that stop before the minimum. That data is gone here.
+  time. The authors fit it once, at the end, by 100 epochs of SGD that stop before the minimum. They
+  use the memory and all data of the last task, which are gone here.
 - The fit runs L-BFGS to the minimum, on features that are computed once, without augmentation. It
   has no randomness, and how far it gets does not depend on the number of samples. A small ridge
   keeps the minimum finite. Classes weigh the same, as in the authors' sampling. Features have unit

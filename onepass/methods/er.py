@@ -10,11 +10,13 @@ batch. X^buf is a draw from the memory, current classes included:
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
 change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
 two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
-or one mean: a new sample then weighs 1 : 1 or 10 : 64 against the replay. With `balanced`, the step
-trains one batch X^mix of this size in which every class has the same share, as in section 4 of
-GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| / |seen|), 1) samples come
-from the stream; its other samples are not trained. The rest are samples of old classes from the
-memory. Slots that the stream batch cannot fill stay empty.
+or one mean: a new sample then weighs 1 : 1 or 10 : 64 against the replay.
+
+With `balanced`, the step trains one batch X^mix of this size. Every class has the same share of it,
+as in section 4 of GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| /
+|seen|), 1) samples come from the stream; its other samples are not trained. The rest are samples of
+old classes from the memory. Slots that the stream batch cannot fill stay empty.
+
 Cost: batch + replay images (or `balanced`, if set), forward and backward. Kept: raw samples and
 labels.
 """

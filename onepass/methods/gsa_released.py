@@ -20,8 +20,8 @@ these passes too (`extra_forwards`).
 
 Departures from the script: the softmax runs over the classes seen so far, not over all classes of
 the task. The reservoir is exact. The loss uses log-softmax instead of the logarithm of a softmax. A
-class without a rate has w = 1. Where a batch is not full (in all of the first task and in the first
-steps of others), its samples are repeated at weight 0, and BatchNorm sees them.
+class without a rate has w = 1. A batch may not be full, in all of the first task and in the first
+steps of others. Its samples are then repeated at weight 0, and BatchNorm sees them.
 Agreement: on CIFAR100 with M=1000 and three seeds, the script's mean accuracy after each of the ten
 tasks lies within 1.5 points or two standard deviations of this file's (results/gsa-released.md).
 Cost: 2 (batch + cur + mix) images, forward and backward, and 2 batch + cur + 3 mix forward only.

@@ -30,8 +30,8 @@ Decisions:
   with the lowest score never are. A new sample for which no victim is left is dropped.
 
 Departures: one optimiser step on both batches (a joint forward pass, the sum of two means), like
-`er` here. The authors' code takes two steps, one on each batch, and ten such rounds for each batch.
-It has no augmentation, and its softmax has all classes of the dataset.
+`er` here. The authors' code takes two steps, one on each batch, and repeats this ten times for each
+batch. It has no augmentation, and its softmax has all classes of the dataset.
 Cost: batch + replay images, and n subsets + batch single images for the gradients of the update,
 all forward and backward. GPU memory for twice n + batch gradient vectors (ResNet18: 40 x 11.2 M
 floats, 1.8 GB). Kept: raw samples, labels, scores.

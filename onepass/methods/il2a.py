@@ -39,8 +39,8 @@ replay (second term) and what follows from it are ours:
   MB.
 - The loss takes the mean over all old classes. The paper draws 64 of them at random, which gives
   the same mean on average.
-- The pair of the a-th and the b-th class of a task, a < b, has the number b (b - 1) / 2 + a, so the
-  number of classes need not be known. Pairs with numbers from `pairs` on are not mixed.
+- The pair of the a-th and the b-th class of a task, a < b, has the number b (b - 1) / 2 + a. The
+  number of classes therefore need not be known. Pairs with numbers from `pairs` on are not mixed.
 - Auxiliary rows start at zero, and decay leaves the rows without a pair there.
 - `distillation` is 0.1, not the authors' 10. Theirs was tuned for many epochs and keeps the network
   from moving in a single pass. Held-out tenth of digits, M=100, seeds 0 to 2: 10 gives 75.0, 1

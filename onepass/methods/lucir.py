@@ -12,7 +12,7 @@ classes with the highest cosines:
       + E_{X^old} mean_{c in K(x)} max(0, margin - cos(h, w_y) + cos(h, w_c))
 
 From the first boundary on, rows of O stay fixed. From the second task on, a row of N starts as the
-mean of its class's unit features, scaled to the mean length of the rows of O (imprinting).
+mean of its class's unit features (imprinting). It gets the mean length of the rows of O.
 
 Decisions: how the GSA authors made the method online is not known, so these are ours.
 

@@ -23,9 +23,9 @@ Decisions: how the GSA authors made the method online is not known, so these are
   half stream, half memory; here the shares are the stream's batch and `replay`.
 - There is no replay before the first rebuild: the stream is repeated at weight 0 instead.
 - The candidates take slots of `memory`, like everything that is stored: R = memory - candidates.
-  The default is a quarter. On held-out digits (M=100, five seeds) and MNIST (M=500, two seeds) a
-  tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9, a quarter 89.6 and 92.0, a third 90.0 and 91.2,
-  a half 88.7 and 91.5.
+  The default is a quarter. Held-out digits (M=100, five seeds) and MNIST (M=500, two seeds): a
+  tenth gives 85.6 and 87.5, a fifth 89.9 and 91.9. A quarter gives 89.6 and 92.0, a third 90.0 and
+  91.2, a half 88.7 and 91.5.
 - Candidates with equal u keep their order: those of the memory before those of the task.
 - Samples that come after `end_task` without a new task are trained but not stored.
 

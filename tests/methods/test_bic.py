@@ -114,20 +114,20 @@ def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -
 
 
 def check_terms(learner: BiC, items) -> None:
-    shown, known = [], 0
+    inputs, known = [], 0
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             known = len(learner.classes)
             continue
-        if not shown:
+        if not inputs:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            hook = lambda module, given, out: shown.append(given[0].detach())  # noqa: E731
+            hook = lambda module, given, out: inputs.append(given[0].detach())  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         out = step.together
         # mirror images lie behind all samples; a step reports them with their own batch
-        views = torch.cat(learner.views.cut(shown[-1], [len(item[1]), learner.replay]))
+        views = torch.cat(learner.views.cut(inputs[-1], [len(item[1]), learner.replay]))
         taught = learner.previous(views)
         taught = learner.correction.taught_factor * taught + learner.correction.taught_shift
         old = naive_distillation(out, taught, list(range(known)), learner.temperature)
@@ -170,16 +170,16 @@ def test_the_first_task_with_nothing_held_out_is_er_with_one_mean():
 
 
 def test_held_out_samples_are_never_trained_or_replayed_and_all_others_are():
-    learner, shown = bic(memory=60, replay=30, validation=0.3), []
+    learner, inputs = bic(memory=60, replay=30, validation=0.3), []
     learner.prepare((6,), torch.float32)
-    learner.model.body.register_forward_hook(lambda module, given, out: shown.append(given[0]))
+    learner.model.body.register_forward_hook(lambda module, given, out: inputs.append(given[0]))
     trained, held, came = set(), set(), set()
     for task in range(3):
         if task:
             learner.new_task()
         for x, y in batches([[2 * task, 2 * task + 1] * 3] * 12, seed=task):
             out = learner.learn(x, y).together
-            trained |= {tuple(sample) for sample in shown[-1][out.weight > 0].tolist()}
+            trained |= {tuple(sample) for sample in inputs[-1][out.weight > 0].tolist()}
             size = int(learner.held_out.size)
             held |= {tuple(sample) for sample in learner.held_out.x[:size].tolist()}
             came |= {tuple(sample) for sample in x.tolist()}

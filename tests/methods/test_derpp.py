@@ -194,15 +194,15 @@ def test_the_first_batch_is_plain_cross_entropy():
 
 
 def test_logits_are_stored_as_they_were_before_the_update_and_never_refreshed():
-    learner, first, told = learner_of(memory=100), 0, []
+    learner, first, stored_logits = learner_of(memory=100), 0, []
     for item in batches(TASKS):
         if item == BOUNDARY:
             learner.new_task()
             continue
         step = learner.learn(*item)
-        told.append((first, step.outputs[0].logits, len(learner.classes)))
+        stored_logits.append((first, step.outputs[0].logits, len(learner.classes)))
         first += len(item[1])
-        for start, logits, known in told:
+        for start, logits, known in stored_logits:
             kept = slice(start, start + len(logits))
             stored = learner.store.fields["logits"][kept]
             assert torch.equal(stored[:, :known], logits[:, :known])

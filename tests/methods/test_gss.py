@@ -239,11 +239,11 @@ def naive_gradient(given: GSS, x: Tensor, y: Tensor) -> Tensor:
     found = torch.autograd.grad(
         F.cross_entropy(logits, y), given.trainer.trainable, allow_unused=True
     )
-    whole = [
+    filled = [
         torch.zeros_like(parameter) if part is None else part
         for parameter, part in zip(given.trainer.trainable, found, strict=True)
     ]
-    return torch.cat([part.flatten() for part in whole]).double()
+    return torch.cat([part.flatten() for part in filled]).double()
 
 
 def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[float], float]:
@@ -259,9 +259,9 @@ def naive_scores(given: GSS, slots: list[int], stream: Samples) -> tuple[list[fl
         return max(float(F.cosine_similarity(own, other, dim=0)) for other in subsets)
 
     each = [best(stream.x[i : i + 1], stream.y[i : i + 1]) for i in range(len(stream.y))]
-    whole = best(stream.x, stream.y)
+    overall = best(stream.x, stream.y)
     given.model.train()
-    return each, whole
+    return each, overall
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,9 @@ def test_scores_agree_with_plain_loops(settings):
     assert len(set(drawn)) == min(given.subsets * given.subset_size, int(given.store.size))
     given.trainer.rngs["draws"].set_state(state)
     score, diverse = given.scores_of(stream)
-    expected, whole = naive_scores(given, drawn, stream)
+    expected, overall = naive_scores(given, drawn, stream)
     assert torch.allclose(score, torch.tensor(expected), atol=1e-5)
-    assert bool(diverse) == (whole < 0)
+    assert bool(diverse) == (overall < 0)
 
 
 def test_both_kinds_of_batches_occur_and_are_distinguished():
@@ -299,8 +299,8 @@ def test_both_kinds_of_batches_occur_and_are_distinguished():
         slots, _ = given.store.draw_slots(12)
         given.trainer.rngs["draws"].set_state(state)
         _, diverse = given.scores_of(stream)
-        _, whole = naive_scores(given, slots.tolist(), stream)
-        assert bool(diverse) == (whole < 0)
+        _, overall = naive_scores(given, slots.tolist(), stream)
+        assert bool(diverse) == (overall < 0)
         kinds.add(bool(diverse))
     assert kinds == {True, False}
 

@@ -100,10 +100,10 @@ def naive_augmented(learner: IL2A, logits: Tensor, h: Tensor, rows: list[int], w
 
 def test_stream_and_mixtures_compete_with_all_seen_classes_and_the_pairs_of_the_task(monkeypatch):
     learner, checked = il2a(temperature=0.5), []
-    whole = learner.augmented_loss
+    original = learner.augmented_loss
 
     def checking(logits, h, stream, mixed):
-        loss = whole(logits, h, stream, mixed)
+        loss = original(logits, h, stream, mixed)
         rows = torch.cat([stream.y, mixed.y + len(learner.seen)]).tolist()
         weight = torch.cat([stream.weight, mixed.weight]).tolist()
         expected = naive_augmented(learner, logits, h, rows, weight)
@@ -245,8 +245,8 @@ def test_drift_is_the_norm_of_the_change_of_all_features_with_weight():
     learner.model.body.register_forward_hook(note)
     learner.previous.model.body.register_forward_hook(note)
     mixtures = []
-    whole = learner.mixed
-    learner.mixed = lambda *given: mixtures.append(whole(*given)) or mixtures[-1]
+    original = learner.mixed
+    learner.mixed = lambda *given: mixtures.append(original(*given)) or mixtures[-1]
     step = learner.learn(*second)
     (images, h), (same, held) = seen
     assert torch.equal(images, same) and len(images) == 5 * 3 + 4

@@ -99,19 +99,19 @@ def naive_terms(learner: LUCIR, out: Output, scale: float, pairs: list, new: set
 
 
 def check_terms(learner: LUCIR, items) -> dict[str, float]:
-    shown, old = [], 0
+    inputs, old = [], 0
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             old = len(learner.classes)
             continue
-        if not shown:
+        if not inputs:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            hook = lambda module, given, out: shown.append((given[0], out.detach()))  # noqa: E731
+            hook = lambda module, given, out: inputs.append((given[0], out.detach()))  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         scale = float(learner.model.head.scale.detach())
         step = learner.learn(*item)
-        views, features = shown[-1]
+        views, features = inputs[-1]
         new = set(range(old, len(learner.classes)))
         taught = learner.previous.features(views)
         pairs = list(zip(features.tolist(), taught.tolist(), strict=True))

@@ -67,10 +67,10 @@ def recorded(learner: OCM):
     kept: dict[str, list] = {"drawn": [], "embedded": [], "previous": [], "logits": []}
 
     def keeping(name: str, into: str) -> None:
-        whole = getattr(learner, name)
+        original = getattr(learner, name)
 
         def keep(*arguments):
-            made = whole(*arguments)
+            made = original(*arguments)
             kept[into].append((arguments, made))
             return made
 
@@ -336,10 +336,10 @@ def test_stream_and_memory_have_separate_windows():
 def test_a_window_lies_inside_the_features(monkeypatch):
     learner = ocm(net="mlp", rotations=1, lr=1e-9)
     learner.prepare((1, 4, 4), torch.uint8)
-    asked = []
+    limits = []
 
     def last(high, size, **_):
-        asked.append(high)
+        limits.append(high)
         return torch.full(size, high - 1)
 
     x, y = images_of([0, 1], 1)
@@ -350,7 +350,7 @@ def test_a_window_lies_inside_the_features(monkeypatch):
         learner.learn(x, y)
     ((_, (views,)),) = kept["embedded"]
     window = (views.key - views.z * TAU)[0, 0]
-    assert asked == [400 - 128]
+    assert limits == [400 - 128]
     torch.testing.assert_close(window, features[:, 271:399], atol=1e-5, rtol=0)
 
 

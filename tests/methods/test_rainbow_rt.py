@@ -154,14 +154,14 @@ def test_candidates_are_scored_in_pieces_in_evaluation_mode_and_in_twelve_views(
     monkeypatch.setattr("onepass.methods.rainbow_rt.SCORED_AT_ONCE", 5)
     learner = rainbow()
     learner.learn(torch.zeros(3, 1), [0, 1, 0])
-    shown = []
+    forwards = []
     on_every_forward(
         learner,
-        lambda module, given, _: shown.append((given[0][:, 0].long().tolist(), module.training)),
+        lambda module, given, _: forwards.append((given[0][:, 0].long().tolist(), module.training)),
     )
     learner.uncertainty(torch.arange(12.0).unsqueeze(1))
     pieces = [list(range(5))] * 12 + [list(range(5, 10))] * 12 + [[10, 11]] * 12
-    assert shown == [(piece, False) for piece in pieces]
+    assert forwards == [(piece, False) for piece in pieces]
     assert learner.model.body.training
 
 
@@ -170,11 +170,11 @@ def test_each_copy_is_augmented_anew_and_not_mirrored(mirror):
     learner = rainbow(mirror=mirror)
     x = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     learner.learn(x, [0, 1, 0, 1])
-    shown = []
-    on_every_forward(learner, lambda module, given, result: shown.append(result))
+    forwards = []
+    on_every_forward(learner, lambda module, given, result: forwards.append(result))
     learner.uncertainty(x)
-    assert [len(votes) for votes in shown] == [4] * 12
-    assert all(not torch.equal(shown[0], other) for other in shown[1:])
+    assert [len(votes) for votes in forwards] == [4] * 12
+    assert all(not torch.equal(forwards[0], other) for other in forwards[1:])
 
 
 def test_scoring_does_not_move_statistics_and_parameters():

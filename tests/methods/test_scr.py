@@ -77,11 +77,11 @@ def bodies(learner: SCR) -> tuple[nn.Module, nn.Module]:
 def contrasted(learner: SCR):
     """Records the samples of each loss."""
     kept: list[Samples] = []
-    whole = learner.contrast
+    original = learner.contrast
 
     def keep(samples: Samples) -> Tensor:
         kept.append(samples)
-        return whole(samples)
+        return original(samples)
 
     learner.contrast = keep
     yield kept

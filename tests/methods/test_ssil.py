@@ -108,22 +108,22 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
 
 
 def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
-    tasks, shown, found = [set()], [], []
+    tasks, inputs, found = [set()], [], []
     for item in items:
         if item == BOUNDARY:
             learner.new_task()
             tasks.append(set())
             continue
-        if not shown:
+        if not inputs:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            hook = lambda module, given, out: shown.append(given[0].detach())  # noqa: E731
+            hook = lambda module, given, out: inputs.append(given[0].detach())  # noqa: E731
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         known = set().union(*tasks)
         tasks[-1] |= {learner.book.row_of[label] for label in item[1].tolist()} - known
         # mirror images lie behind all samples; a step reports them with their own batch
         sizes = [len(item[1]), learner.replay]
-        views = torch.cat(learner.views.cut(shown[-1], sizes))
+        views = torch.cat(learner.views.cut(inputs[-1], sizes))
         expected = naive_terms(learner, step.together, learner.previous(views), tasks)
         found.append({name: term.item() for name, term in step.terms.items()})
         assert found[-1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -193,9 +193,9 @@ def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_sa
     learner, sizes = ssil(net=with_batchnorm()), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
-    asked = recorded(learner.previous.model, "features")
+    calls = recorded(learner.previous.model, "features")
     learned(learner, batches([[0, 1, 2], BOUNDARY, [3, 4]]))
-    assert sizes == [len(views) for views, _ in asked] == [15, 14]
+    assert sizes == [len(views) for views, _ in calls] == [15, 14]
 
 
 # ---- limits
