@@ -24,8 +24,8 @@ All of it would be replayed and nothing chosen. Here the pool has a fixed size, 
 the classes: n_s = `pool` / stored classes, and `pool` is at least `replay`. The two disjoint draws
 take 2 `pool` samples. In a smaller memory each takes half of it. There are still at least `replay`
 candidates for replay if the memory has them. Below 2 `replay` samples the choice is only class
-balance. In the update E must not outnumber the stored candidates: a stored sample's value is about
-the ratio of the two, a newcomer's at most about 1, so new classes would never enter.
+balance. In the update E must not outnumber the stored candidates, or new classes would never enter.
+A stored sample's value is about the ratio of the two numbers, a newcomer's at most about 1.
 
 Decisions: while a slot is free the method is `er` with one mean. If a batch fills the memory, its
 remaining samples go through the update. Features are computed from plain images in evaluation mode;

@@ -206,9 +206,9 @@ class BiC(Replay):
         )
     }
     traits: ClassVar[Traits] = Traits(
-        unsupported={"norms": "logits are corrected as they are by the running statistics"},
+        unsupported={"norms": "the correction is fitted to logits under the running statistics"},
         exempt={
-            "devices_agree": "what is held out is drawn by the device's own generator",
+            "devices_agree": "held-out samples are drawn by the device's own generator",
         },
     )
 

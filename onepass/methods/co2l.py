@@ -33,9 +33,9 @@ Decisions: how the GSA authors made the method online is not known, so these are
   has no randomness, and how far it gets does not depend on the number of samples. A small ridge
   keeps the minimum finite. Classes weigh the same, as in the authors' sampling. Features have unit
   length; theirs are not normalised.
-- Replay begins with the first stored sample and includes current classes. Their replayed samples
-  are anchors, like those of the stream. The memory is a reservoir; theirs is balanced at every
-  boundary.
+- Replay begins with the first stored sample and includes current classes. Replayed samples of
+  current classes are anchors, like those of the stream. The memory is a reservoir; theirs is
+  balanced at every boundary.
 - Both views of stream and replay share one joint forward pass, as in the authors' code. With
   `mirror`, mirror images are further views.
 - The head's linear rows are not used. They never train, `head` changes nothing, and the gradient
@@ -179,11 +179,11 @@ class Co2L(Replay):
     traits: ClassVar[Traits] = Traits(
         least_memory=1,
         unsupported={
-            "distil": "features are trained, and there are no logits",
-            "norms": "scores come from features of the memory by the running statistics",
+            "distil": "only features are trained, so there are no logits",
+            "norms": "scores come from features of the memory under the running statistics",
         },
         exempt={
-            "every_parameter_gets_a_gradient": "the head's rows take no part in loss or prediction",
+            "every_parameter_gets_a_gradient": "loss and prediction do not use the head's rows",
             "a_frozen_head_stays": "the head's rows never train, in the first task either",
         },
     )

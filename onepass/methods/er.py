@@ -10,7 +10,7 @@ batch. X^buf is a draw from the memory, current classes included:
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
 change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
 two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
-or one mean: a new sample then weighs 1 : 1 or 10 : 64 against the replay.
+or one mean. Stream and replay then weigh 1 : 1 or 10 : 64.
 
 With `balanced`, the step trains one batch X^mix of this size. Every class has the same share of it,
 as in section 4 of GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| /

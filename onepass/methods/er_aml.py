@@ -14,8 +14,8 @@ In the first task, and while the memory is empty, the first term is E_{X^new} -l
 
 Decisions where the authors' code (pclucas14/AML) has two modes:
 
-- Plain cross-entropy lasts for the first task, as in their runs with task ids. Without task ids it
-  ends with the first stored sample. Here boundaries may be given or inferred.
+- Plain cross-entropy lasts for the first task, as in their runs with task ids. In their runs
+  without task ids it ends with the first stored sample. Here boundaries may be given or inferred.
 - Negatives come from the classes of the batch, and replay begins with the first stored sample. Both
   are as in their runs without task ids.
 - A sample that lacks a positive or a negative is left out of the first term, and so is its other

@@ -49,10 +49,11 @@ replay (second term) and what follows from it are ours:
 - Stream, mixtures and replay have one joint forward pass. Pairs of one class are mixed too, at
   weight 0.
 
-Departures from the authors' code: it looks up a class's covariance by its label in a list that has
-the newest classes first. From the third task on it therefore uses those of other classes; here each
-class has its own. It runs the backbone twice over each batch. Its network has attention (CBAM). It
-trains 101 epochs with batches of 64, and half of the classes are in the first task.
+Departures from the authors' code: their code looks up a class's covariance by its label in a list
+that has the newest classes first. From the third task on it therefore uses those of other classes;
+here each class has its own. Their code runs the backbone twice over each batch. Their network has
+attention (CBAM). They train 101 epochs with batches of 64, and half of the classes are in the first
+task.
 Cost: 5 batch + replay images, forward and backward, and once more forward through the previous
 network; one forward pass of the memory at each task's end. Kept: raw samples, labels, features and
 a flag for known features; the previous network.
@@ -177,7 +178,7 @@ class IL2A(Replay):
     previous: PreviousNetwork = field(init=False)
     traits: ClassVar[Traits] = Traits(
         unsupported={
-            "distil": "logits are tempered, and half of them are of mixtures and of drawn features"
+            "distil": "logits are divided by a temperature, and half of them are of mixtures"
         },
         exempt={
             "devices_agree": "mixtures are drawn by the device's own generator",

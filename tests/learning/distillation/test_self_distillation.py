@@ -224,4 +224,4 @@ def test_the_command_says_what_a_method_cannot():
     said = refused(
         "run", "scr", "--dataset", "synthetic", "--set", "average=0.9", "--set", "distil=1"
     )
-    assert "scr: distil must be 0.0: features are trained, and there are no logits" in said
+    assert "scr: distil must be 0.0: only features are trained, so there are no logits" in said
