@@ -79,9 +79,9 @@ def even_out(stream: Samples, current: Samples, new: Tensor) -> Samples:
     A class needs as many samples as separate it from the most frequent new class of the batch. Its
     first ones in `current` get weight 1, the rest weight 0."""
     counts = torch.zeros(len(new), device=new.device).index_add_(0, stream.y, stream.weight) * new
-    lacking = (counts.max() - counts)[current.y]  # per sample, by class               (current)
-    same = (current.y.unsqueeze(1) == current.y) * current.weight  # same class           (n, n)
-    rank = same.tril(diagonal=-1).sum(dim=1)  # earlier ones of its class            (current)
+    lacking = (counts.max() - counts)[current.y]  # per sample, by class      (current)
+    same = (current.y.unsqueeze(1) == current.y) * current.weight  # same class  (n, n)
+    rank = same.tril(diagonal=-1).sum(dim=1)  # earlier ones of its class     (current)
     return current._replace(weight=current.weight * (rank < lacking))
 
 

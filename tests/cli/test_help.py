@@ -112,7 +112,7 @@ def test_settings_are_listed_with_what_they_mean() -> None:
         "name": "mix",
         "type": "a whole number",
         "default": "64",
-        "meaning": "The size of X^mix.",
+        "meaning": "Size of X^mix.",
     }
     of_all = [item["name"] for item in onepass("list", "settings", "--json").records]
     assert of_all == [name for name in listed if name in setting_names(package.Learner)]
@@ -130,8 +130,8 @@ def test_what_a_stream_is_is_a_whole_sentence():
         entry["stream"]: entry["what"]
         for entry in map(json.loads, onepass("list", "streams", "--json").out.splitlines())
     }
-    assert told["blurry"].endswith("spread evenly over the other tasks")
-    assert told["class-incremental"].startswith("Tasks of disjoint classes; inside a task")
+    assert told["blurry"].endswith("(i-Blurry, Koh et al., ICLR 2022)")
+    assert told["class-incremental"].endswith("with samples shuffled within each task")
 
 
 def test_a_network_is_listed_with_what_it_takes_and_its_sentence():
