@@ -130,8 +130,8 @@ def test_what_a_stream_is_is_a_whole_sentence():
         entry["stream"]: entry["what"]
         for entry in map(json.loads, onepass("list", "streams", "--json").out.splitlines())
     }
-    assert sentences["blurry"].endswith("ICLR 2022)")  # the point of "et al." ends no sentence
-    assert sentences["class-incremental"].startswith("Tasks of disjoint classes")
+    assert sentences["blurry"].endswith("(i-Blurry, Koh et al., ICLR 2022)")
+    assert sentences["class-incremental"].endswith("with samples shuffled within each task")
 
 
 def test_a_network_is_listed_with_what_it_takes_and_its_sentence():

@@ -76,7 +76,7 @@ def test_every_preset_names_its_source_and_builds(info):
 
 @each_method
 def test_the_values_of_an_official_preset_stand_in_the_methods_own_tests(info):
-    pinned = "def test_the_official_preset_is_that_of_its_source" in own_tests(info)
+    pinned = "def test_the_official_preset_has_the_values_of_its_source" in own_tests(info)
     assert pinned == ("official" in info.learner.presets)
 
 
