@@ -126,12 +126,12 @@ def test_settings_are_those_of_a_method_that_there_is(words: tuple[str, ...]) ->
 
 
 def test_what_a_stream_is_is_a_whole_sentence():
-    told = {
+    sentences = {
         entry["stream"]: entry["what"]
         for entry in map(json.loads, onepass("list", "streams", "--json").out.splitlines())
     }
-    assert told["blurry"].endswith("(i-Blurry, Koh et al., ICLR 2022)")
-    assert told["class-incremental"].endswith("with samples shuffled within each task")
+    assert sentences["blurry"].endswith("(i-Blurry, Koh et al., ICLR 2022)")
+    assert sentences["class-incremental"].endswith("with samples shuffled within each task")
 
 
 def test_a_network_is_listed_with_what_it_takes_and_its_sentence():
