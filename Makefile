@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv; nothing else has to be installed.
+# Each target installs what it needs into .venv; nothing but Python has to be there.
 PYTHON ?= python3
 BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt

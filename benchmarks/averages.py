@@ -40,9 +40,15 @@ from onepass.base.devices import threads_and_determinism
 from onepass.evaluation.callbacks import Listener
 from onepass.evaluation.loop import evaluate
 from onepass.learning import registry
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.learning.network_copies import LONGEST, WeightAverage
-from onepass.learning.replay import NORMALISED_BY, WithMemory, evenly, new_share, partly_new
+from onepass.learning.replay import (
+    NORMALISED_BY,
+    WithMemory,
+    evenly_spaced,
+    mix_newest,
+    newest_share,
+)
 from onepass.nets import has_training_norms, recalibrated_copy
 from onepass.runs.environment import describe_environment
 from onepass.runs.resources import RunResources
@@ -129,13 +135,13 @@ def renormalised_ones(nets: dict[str, nn.Module], learner: Any) -> dict[str, nn.
     held = int(learner.store.size)
     is_new = learner.new[learner.store.y[:held]]
     slots = {
-        "memory's norms": evenly(
+        "memory's norms": evenly_spaced(
             torch.arange(held, device=learner.trainer.torch_device), NORMALISED_BY
         )
     }
-    slots |= {f"{share} new": partly_new(is_new, share) for share in NEW_SHARES}
+    slots |= {f"{share} new": mix_newest(is_new, share) for share in NEW_SHARES}
     known = len(learner.classes)
-    slots["capped"] = partly_new(is_new, new_share(known - int(learner.new.sum()), known))
+    slots["capped"] = mix_newest(is_new, newest_share(known - int(learner.new.sum()), known))
     made = {}
     for what, which in slots.items():
         inputs = learner.views.normalise(learner.store.x[which])
@@ -164,7 +170,7 @@ class Scores(Listener):
         learner = self.learner
         known = torch.isin(self.y, torch.tensor(learner.classes))
         x, y, base = self.x[known], self.y[known], learner.snapshot()
-        nets = {"student": learner.trainer.evaluator}
+        nets = {"student": learner.trainer.eval_model}
         nets |= {name: average.model for name, average in learner.averages.items()}
         if learner.trainer.distillation.teaching is not None:
             nets["teacher"] = learner.trainer.distillation.teaching.model
@@ -218,7 +224,7 @@ def main() -> None:
         }
         for name in names
     }
-    costs = {"images": images_of(learner, job.batch), "seconds": last.seconds}
+    costs = {"images": images_per_batch(learner, job.batch), "seconds": last.seconds}
     whole = {**given, "settings": settings, **costs, "summary": summary, "points": scores.points}
     print(json.dumps({**whole, **describe_environment()}), flush=True)
 

@@ -45,11 +45,11 @@ def forward_of(learner: Learner, case: BenchCase) -> Callable[[], Any]:
     """The average's forward on random images, captured where steps are."""
     average, where = learner.trainer.distillation.teaching, learner.trainer.torch_device
     assert average is not None
-    views = torch.rand(learner.shown(case.batch), *case.shape, device=where)
-    runner = execution.make(learner.engine, True, where, ())
+    views = torch.rand(learner.teacher_images(case.batch), *case.shape, device=where)
+    runner = execution.make_engine(learner.engine, True, where, ())
 
     def step(x: torch.Tensor, y: torch.Tensor) -> Step:
-        return Step(average.teach(x)[0, 0], {}, ())
+        return Step(average.teacher_logits(x)[0, 0], {}, ())
 
     y = torch.zeros(len(views), dtype=torch.int64, device=where)
     return lambda: runner.run(step, views, y)

@@ -1,6 +1,6 @@
-"""Learns a stream of feature vectors without task boundaries, and predicts at any time.
+"""Learns a stream of feature vectors without tasks, and predicts at any time.
 
-Three sensors appear one after another. The third appears while the first comes back.
+Three sensors appear one after another; the third appears while the first comes back.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""A stream of your own with a name: the digits fade while they are learned.
+"""A stream of your own, with a name: the digits fade while they are learned.
 
-The stream is class-incremental, and later digits are darker. The learner is scored on the original
-digits. With the class in a module of its own, for example fading.py, this works too: `onepass run
-gsa --stream fading:least=0.2 --import fading`.
+The stream is class-incremental, and later digits are darker. Test images do not change. If you put
+the class into a module of its own, fading.py, the command line has it too:
+`onepass run gsa --stream fading:least=0.2 --import fading`.
 """
 
 from torch import Tensor
@@ -21,8 +21,7 @@ class Fading(onepass.ClassIncremental):
         self.least = least
 
     def change(self, x: Tensor, step: int) -> Tensor:
-        """Returns darker images. The share depends only on the step, so a resumed run sees the
-        same."""
+        """Returns darker images. It depends on the step alone, so a resumed run gets the same."""
         share = 1 - (1 - self.least) * step / (len(self) - 1)
         return (x * share).to(x.dtype)
 
@@ -32,4 +31,4 @@ fading = make_stream(data, parse_stream("fading:least=0.2"), seed=0)
 learner = onepass.GSA(memory=100, seed=0, mean=data.mean, std=data.std)
 for point in onepass.evaluate(learner, fading):
     print(f"after task {point.task + 1}: accuracy {point.accuracy:.1f} %")
-print(f"the stream as a run records it: {fading.spec}")
+print(f"the stream in a run's record: {fading.spec}")

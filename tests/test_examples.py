@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from registries import put_back
-from replaying import batches, small
+from isolated_registries import isolate_registries
+from tiny_learners import batches, small
 
 from onepass.base.parts import Output
 from onepass.functional.losses import cross_entropy
@@ -28,7 +28,7 @@ def test_there_are_examples():
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs_and_prints_an_accuracy(path, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    put_back(monkeypatch, METHODS, NETWORKS, STREAMS)
+    isolate_registries(monkeypatch, METHODS, NETWORKS, STREAMS)
     runpy.run_path(str(path), run_name="__main__")
     assert "accuracy" in capsys.readouterr().out
 
@@ -36,7 +36,7 @@ def test_the_example_runs_and_prints_an_accuracy(path, capsys, monkeypatch, tmp_
 @pytest.fixture
 def example(monkeypatch):
     """Returns a function that imports an example afresh; each test undoes its registrations."""
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     monkeypatch.syspath_prepend(EXAMPLES[0].parent)
 
     def imported(name):
@@ -102,7 +102,7 @@ def test_pcr_is_the_double_loop_of_its_paper(memory, example):
         for sample, scores in zip([*x, *x], stream.logits.tolist(), strict=True):
             expected = [naive_cosine(sample.tolist(), proxy) / 0.5 for proxy in proxies]
             assert scores == pytest.approx(expected, abs=1e-5)
-        assert stream.y.tolist() == 2 * [learner.book.row_of[label] for label in y.tolist()]
+        assert stream.y.tolist() == 2 * [learner.class_index.row_of[label] for label in y.tolist()]
         assert int(replay.weight.sum()) == 2 * min(12, held)
         out = step.together
         expected = naive_pcr(out.logits.tolist(), out.y.tolist(), out.weight.tolist())

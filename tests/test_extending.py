@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from command import onepass
-from registries import put_back
-from replaying import corners, double, small
+from isolated_registries import isolate_registries
+from tiny_learners import corners, double, small
 
 from onepass import ER, ClassIncremental, evaluate, load
 from onepass.evaluation.probes import PROBES
@@ -39,7 +39,7 @@ def python_of(page):
 @pytest.fixture
 def page(monkeypatch, tmp_path):
     """Imports the page as a fresh module."""
-    put_back(monkeypatch, METHODS, PROBES)
+    isolate_registries(monkeypatch, METHODS, PROBES)
     (tmp_path / "my_methods.py").write_text(python_of(PAGE))
     monkeypatch.delitem(sys.modules, "my_methods", raising=False)
     monkeypatch.syspath_prepend(tmp_path)

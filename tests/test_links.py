@@ -1,9 +1,10 @@
-"""Every relative link and anchor on a page leads somewhere, and pages name files that exist."""
+"""Links and anchors on the pages lead somewhere, and the files and names on them exist."""
 
 from __future__ import annotations
 
 import ast
 import json
+import pkgutil
 import re
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]+)>?[^()]*\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$", re.MULTILINE)
 FILE = re.compile(r"`((?:onepass|tests|scripts|benchmarks|examples|docs|experiments)/[\w./-]+\w)`")
 SOURCE = re.compile(r"`(\w+(?:/\w+)+\.py)\b")
+NAME = re.compile(r"`(onepass(?:\.[A-Za-z_]\w*)+)\b(?!/)")
 DEFINITION = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 
 
@@ -95,6 +97,25 @@ def test_the_index_has_every_page_of_the_documentation() -> None:
 def test_files_that_a_page_names_exist(page: Path) -> None:
     named = [path for path in FILE.findall(page.read_text("utf-8")) if "yours" not in path]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=name)
+def test_names_of_the_package_on_a_page_exist(page: Path) -> None:
+    named = NAME.findall(page.read_text("utf-8"))
+    assert [dotted for dotted in named if not is_importable(dotted)] == []
+
+
+def is_importable(dotted: str) -> bool:
+    """Returns whether a dotted name is a module, or an attribute of one."""
+    try:
+        return pkgutil.resolve_name(dotted) is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    assert is_importable("onepass.learning.replay.Replay")
+    assert not is_importable("onepass.learning.replay.Nothing")
 
 
 def test_modules_and_functions_that_contributing_names_exist() -> None:

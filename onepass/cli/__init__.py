@@ -1,5 +1,7 @@
-"""The command line: one file for each command, which parses what is typed and prints what comes of
-it. It may import everything, and nothing imports it."""
+"""The command line. Each command has one file, which parses the arguments and prints the outcome.
+
+This package may import every other one, and no other package imports it.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,15 @@ from onepass.version import __version__
 
 INTERRUPTED = 130
 INTERRUPTED_TEXT = "interrupted; what was written can be resumed"
-# typer carries a click of its own under a private name; its usage errors are this one's ancestors.
+# typer bundles its own click under a private name, so its base classes of usage errors
+# (UsageError, ClickException) are reachable only as ancestors of typer.BadParameter.
 USAGE_ERRORS: Any = typer.BadParameter.__mro__[1:3]
 
 
 @atexit.register
 def _skip_last_collection() -> None:
-    """Without one more search through all of torch for garbage; Triton would call that a leak."""
-    if "triton" not in sys.modules:
+    """Skips Python's last garbage collection, which would walk all of torch's objects."""
+    if "triton" not in sys.modules:  # Triton would report the frozen objects as leaked
         gc.freeze()
 
 
@@ -65,7 +68,11 @@ def root_command(
 
 
 def main() -> None:
-    """Runs a command; whatever the user can mend is one line on standard error and exit 2."""
+    """Runs a command and exits.
+
+    An error that the user can correct is one line on standard error and exit status 2. A run that
+    diverges exits with 1, an interrupt with 130.
+    """
     prepare_output()
     try:
         status = app(prog_name="onepass", standalone_mode=False)
@@ -80,7 +87,7 @@ def main() -> None:
     except OSError as problem:
         status = _print_error(problem, 2)
     except MemoryError as problem:
-        status = _print_error(f"there is not enough memory: {problem}", 2)
+        status = _print_error(f"there is not enough RAM: {problem}", 2)
     except Exception as problem:
         if _caused_by_interrupt(problem):
             status = _print_error(INTERRUPTED_TEXT, INTERRUPTED)
@@ -92,8 +99,10 @@ def main() -> None:
 
 
 def _caused_by_interrupt(problem: BaseException) -> bool:
-    """Returns whether somebody pressed Ctrl-C while modules were being imported: some turn the
-    interrupt into an error of another class."""
+    """Returns whether Ctrl-C is behind an error.
+
+    Modules that are being imported may turn the interrupt into an error of another class.
+    """
     cause = problem.__cause__ or problem.__context__
     return cause is not None and (
         isinstance(cause, KeyboardInterrupt) or _caused_by_interrupt(cause)
@@ -101,8 +110,11 @@ def _caused_by_interrupt(problem: BaseException) -> bool:
 
 
 def _flush_output(status: int) -> int:
-    """The exit status, once all that was printed is out; what nobody takes is dropped, or Python
-    would try again, and complain, when it ends."""
+    """Flushes standard output and returns the exit status.
+
+    If the output cannot be written, it goes to the null device, because Python would otherwise try
+    once more at exit and print an error of its own.
+    """
     try:
         sys.stdout.flush()
     except OSError as problem:
@@ -114,7 +126,7 @@ def _flush_output(status: int) -> int:
 
 
 def _report_misuse(problem: Any) -> int:
-    """A command without arguments shows its help as it is; any other misuse is one line."""
+    """Prints the help of a command without arguments, or one line for any other misuse."""
     if type(problem).__name__ == "NoArgsIsHelpError":
         typer.echo(problem.format_message(), err=True)
         return 2
@@ -122,26 +134,26 @@ def _report_misuse(problem: Any) -> int:
 
 
 def _with_help(problem: Any) -> str:
-    """Something that has to be given and is missing is told with what its help says."""
-    told: str = problem.format_message()
+    """Returns the message of a usage error, with the help of the parameter if that is missing."""
+    message: str = problem.format_message()
     missing = type(problem).__name__ == "MissingParameter"
-    return f"{told.rstrip('.')}: {problem.param.help}" if missing else told
+    return f"{message.rstrip('.')}: {problem.param.help}" if missing else message
 
 
 def _as_setting_hint(problem: Any) -> str:
-    """Of an option that a command does not have: how it is given, if it is a method's setting."""
+    """Returns how to give an unknown option that is a setting of a method, or an empty string."""
     name = getattr(problem, "option_name", "").lstrip("-").replace("-", "_")
-    settings = {one for info in registry.methods() for one in setting_names(info.learner)}
+    settings = {setting for info in registry.methods() for setting in setting_names(info.learner)}
     if name not in settings:
         return ""
-    options = {one for parameter in problem.ctx.command.params for one in parameter.opts}
+    options = {option for parameter in problem.ctx.command.params for option in parameter.opts}
     return f"{problem.message}; as a setting: --set {name}=VALUE" if "--set" in options else ""
 
 
 def _print_error(problem: object, status: int) -> int:
-    told = " ".join([str(problem), *getattr(problem, "__notes__", [])])
-    with suppress(OSError):  # nobody reads it, and the status says enough
-        messages.print(printable(f"error: {told}"))
+    text = " ".join([str(problem), *getattr(problem, "__notes__", [])])
+    with suppress(OSError):  # standard error is closed; the exit status is enough
+        messages.print(printable(f"error: {text}"))
     return status
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: the application, where to print, and small checks."""
+"""Shared by all commands: the typer application, the two output streams, and parsers of values."""
 
 from __future__ import annotations
 
@@ -37,36 +37,47 @@ Imports = Annotated[
         "--import",
         metavar="MODULE",
         callback=_import_modules,
-        help="A module that registers something of yours; repeatable.",
+        help="Import your own module, which registers a method, dataset, ...; repeatable.",
     ),
 ]
 messages = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def prepare_output() -> None:
-    """Standard output and error that take whatever is printed: closed ones take it to nowhere,
-    others write letters that their encoding does not have in another way."""
+    """Makes standard output and standard error accept every text.
+
+    A stream that is closed is replaced by the null device. Characters that the encoding of a stream
+    lacks are replaced by readable ones.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for good
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until exit
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=READABLE_ERRORS)
 
 
 def print_text(text: str) -> None:
-    """A line on standard output in which names, paths and the like may stand."""
+    """Prints text on standard output, with control characters escaped.
+
+    Names and paths may hold escape sequences, which a terminal would obey.
+    """
     typer.echo(printable(text))
 
 
 def expect_one_of(name: str, value: str, valid: tuple[str, ...]) -> Any:
+    """Returns the value; raises UnknownNameError, which names the nearest, if it is not valid."""
     if value not in valid:
         raise UnknownNameError(f"value of {name}", value, valid)
     return value
 
 
 def parse_count(option: str, text: str, wanted: str) -> int:
-    """The number, at least 1, that an option which also takes words was given."""
+    """Returns the number, at least 1, of an option that takes a number or a word.
+
+    `wanted` says in the error what the option takes. The length is limited before `int`, because
+    Python refuses to convert thousands of digits.
+    """
     digits = text if text.isdecimal() and len(text) <= len(str(LARGEST_INT)) else "0"
     if not 1 <= int(digits) <= LARGEST_INT:
         raise InputError(f"{option} takes {wanted}, not {quoted(text)}")

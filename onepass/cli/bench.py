@@ -1,4 +1,4 @@
-"""onepass bench"""
+"""`onepass bench`: times the steps of methods on random data."""
 
 from __future__ import annotations
 
@@ -45,20 +45,27 @@ def bench_command(
     methods: Annotated[
         list[str] | None,
         typer.Argument(
-            help="One or more (default: er and gsa).", autocompletion=shared.complete_methods
+            help="One or more methods (default: er and gsa).",
+            autocompletion=shared.complete_methods,
         ),
     ] = None,
     memory: Annotated[
-        list[int] | None, typer.Option(min=0, help="Samples kept; repeatable (default: 1000).")
+        list[int] | None,
+        typer.Option(min=0, help="Samples in the memory; repeatable (default: 1000)."),
     ] = None,
     classes: Annotated[
-        list[int] | None, typer.Option(min=2, help="Classes known; repeatable (default: 100).")
+        list[int] | None,
+        typer.Option(min=2, help="Classes learned so far; repeatable (default: 100)."),
     ] = None,
     shape: Annotated[
-        str, typer.Option(help="Of a sample: channels,height,width, or features.")
+        str,
+        typer.Option(
+            help="Shape of a sample: channels,height,width, or features; auto: 1,28,28 on a CPU, "
+            "3,32,32 on a GPU."
+        ),
     ] = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Samples of the stream per step.")] = 10,
-    steps: Annotated[int, typer.Option(min=5, help="Steps that are timed.")] = 200,
+    batch: Annotated[int, typer.Option(min=1, help="Stream samples per step.")] = 10,
+    steps: Annotated[int, typer.Option(min=5, help="Number of steps to time.")] = 200,
     set_: shared.Set = None,
     device: shared.Device = "auto",
     engine: shared.Engine = None,
@@ -69,12 +76,13 @@ def bench_command(
     imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per case, nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object per case, nothing else.")
     ] = False,
 ) -> None:
     """Time the steps of methods, on random data.
 
-    Beside each stands the bare network step of the same images.
+    The column "of bare" compares each with a bare training step: the same forward passes, one
+    backward pass and one optimiser step, and nothing else.
     """
     from onepass.tools import bench as benchmarks
 
@@ -138,11 +146,11 @@ def _table_row(found: dict[str, Any]) -> dict[str, str]:
 
 
 def _parse_shape(text: str, device: str) -> tuple[int, ...]:
-    """CIFAR's on a GPU, MNIST's on a CPU, unless it is given."""
+    """Returns the value of `--shape`; auto is MNIST's shape on a CPU and CIFAR's on a GPU."""
     if text == "auto":
         return (1, 28, 28) if device == "cpu" else (3, 32, 32)
     wanted = "channels,height,width, or features"
     numbers = text.split(",")
     if len(numbers) not in (1, 3):
         raise InputError(f"--shape takes {wanted}, not {quoted(text)}")
-    return tuple(parse_count("--shape", one, wanted) for one in numbers)
+    return tuple(parse_count("--shape", number, wanted) for number in numbers)

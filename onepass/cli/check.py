@@ -1,4 +1,4 @@
-"""onepass check"""
+"""`onepass check`: runs the contract's checks on one method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_command(
         str,
         typer.Argument(
             metavar="METHOD",
-            help="MODULE:CLASS, or the name of a method.",
+            help="MODULE:CLASS, or the name of a registered method.",
             autocompletion=shared.complete_methods,
         ),
     ],
@@ -35,17 +35,17 @@ def check_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A check to run, and no others but those named likewise; repeatable.",
+            help="Run only this check; repeatable.",
             autocompletion=shared.complete_checks,
         ),
     ] = None,
     device: shared.Device = "cpu",
     imports: Imports = None,
 ) -> None:
-    """Run a method against the contract.
+    """Check a method against the contract.
 
-    It takes seconds to minutes. A check that fails says what was expected, what was found and at
-    which line of the method's file; exit 1 if one does.
+    This takes seconds to minutes. A failed check says what was expected, what was found and at
+    which line of the method's file to look. The exit status is 1 if a check fails.
     """
     from onepass.learning.learner import Learner
     from onepass.tools.checks import exemptions, run_checks
@@ -53,7 +53,7 @@ def check_command(
     devices.resolve_device(device)
     found = plugins.import_reference(method) if ":" in method else registry.get(method).learner
     if not (isinstance(found, type) and issubclass(found, Learner)):
-        raise InputError(f"{method!r} is no class derived from onepass.Learner")
+        raise InputError(f"{method!r} is not a class derived from onepass.Learner")
     exempt, passed, failed = exemptions(found, only or ()), 0, 0
     for name, problem in run_checks(found, device, only or ()):
         words = name.replace("_", " ")

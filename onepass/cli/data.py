@@ -1,4 +1,4 @@
-"""onepass data list, check, cache"""
+"""`onepass data list`, `check` and `cache`: the published datasets on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onepass.cli.app import app, print_text
 from onepass.data.catalogue import CATALOGUE, CatalogueEntry, data_root
 
 data_app = typer.Typer(
-    help="What datasets are here, and whether they are whole.",
+    help="List, check and cache the published datasets on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -40,16 +40,18 @@ def _catalogue_entry(name: str) -> CatalogueEntry:
 def list_datasets(
     root: shared.DataRoot = None,
     columns: shared.Columns = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
-    """Show which datasets are here and how to get the others."""
+    """List which datasets are here and how to get the others."""
     from onepass.data.verify import describe_location
 
-    place = data_root(root)
+    folder = data_root(root)
     rows = []
     for entry in CATALOGUE.values():
-        found = describe_location(entry, place)
-        how = "" if found != "missing" else f"into {place / entry.paths[0]}, or from {entry.hub}"
+        found = describe_location(entry, folder)
+        how = "" if found != "missing" else f"into {folder / entry.paths[0]}, or from {entry.hub}"
         rows.append({"dataset": entry.name, "found": found, "how to get it": how})
     if as_json:
         for row in rows:
@@ -63,9 +65,9 @@ def check_dataset(
     name: Name,
     root: shared.DataRoot = None,
 ) -> None:
-    """Compare a dataset with the official counts and checksums.
+    """Compare a dataset with its official counts and checksums.
 
-    Exit 2 if any differs.
+    The exit status is 2 if any of them differs.
     """
     from onepass.data.verify import verify
 
@@ -74,7 +76,7 @@ def check_dataset(
         print_text(f"{'ok   ' if finding.good else 'WRONG'}  {finding.text}")
     bad = sum(not finding.good for finding in findings)
     if bad:
-        raise DataError(f"{name} is not whole: {bad} of {len(findings)} findings are wrong")
+        raise DataError(f"{name} is damaged or incomplete: {bad} of {len(findings)} checks failed")
 
 
 @data_app.command(
@@ -85,10 +87,13 @@ def cache_dataset(
     name: Name,
     root: shared.DataRoot = None,
     fetch: Annotated[
-        bool, typer.Option("--download", help="From the hub: pip install 'onepass[hub]'.")
+        bool,
+        typer.Option(
+            "--download", help="Download it from the hub first (pip install 'onepass[hub]')."
+        ),
     ] = False,
 ) -> None:
-    """Decode a dataset once; every later load maps it from the disk."""
+    """Decode a dataset once, so that later loads map it from disk."""
     from onepass.data.loading import download_dataset, load
 
     entry = _catalogue_entry(name)

@@ -1,4 +1,4 @@
-"""onepass figure"""
+"""`onepass figure`: draws accuracy, a stream, or a figure of the GSA paper."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FIGURES = ("accuracy", "stream", *PAPER_FIGURES)
 
 @app.command(
     name="figure",
-    epilog="""fig1 and those behind it are figures of the GSA paper, with what it says to them and
-whether the runs say the same (also written beside the picture, as .md); the runs are those of
-experiments/fig1.toml and so on.
+    epilog="""fig1, fig3, fig7, loss-curves and proposition1 are figures of the GSA paper. Each
+prints the paper's claims and whether the runs confirm them, and writes this beside the picture as
+.md. The runs come from experiments/fig1.toml and so on.
 
 \b
 Examples:
@@ -47,21 +47,24 @@ def figure_command(
         ),
     ],
     drawn: Annotated[
-        list[str], typer.Argument(help="Folders of runs, .jsonl files (bars), or a stream's SPEC.")
+        list[str],
+        typer.Argument(help="Run folders, .jsonl files (for bars only), or a stream's SPEC."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .png, .svg or .pdf file.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The .png, .svg or .pdf file to write.")
+    ],
     kind: Annotated[
         str,
         typer.Option(
-            help="accuracy: both, bars or curves.",
+            help="accuracy: draw bars, curves, or both.",
             autocompletion=shared.complete_words("both", "bars", "curves"),
         ),
     ] = "both",
     dataset: Annotated[
         str,
-        typer.Option(help="stream: over which dataset.", autocompletion=shared.complete_datasets),
+        typer.Option(help="stream: its dataset.", autocompletion=shared.complete_datasets),
     ] = Job.dataset,
-    data_root: Annotated[Path | None, typer.Option(help="stream: where datasets lie.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="stream: as for run.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="stream: as for run.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="stream: as for run.")] = None,
     label: Annotated[str | None, typer.Option(help="stream: as for run.")] = None,
@@ -70,7 +73,7 @@ def figure_command(
     where: shared.Where = None,
     imports: Imports = None,
 ) -> None:
-    """Draw finished runs, a figure of the paper, or a stream."""
+    """Draw finished runs, a stream, or a figure of the GSA paper."""
     from onepass.report import figures
 
     expect_one_of("figure", what, FIGURES)
@@ -96,7 +99,7 @@ def figure_command(
 
         typer.echo(paper_figures.drawn(what, results, output))
     else:
-        whole = data.load(
+        loaded = data.load(
             dataset,
             root=data_root,
             image_size=image_size,
@@ -104,19 +107,19 @@ def figure_command(
             label=label,
             test=test,
         )
-        usual = {"tasks": data.usual_tasks(whole.name, whole.classes)}
-        table = streams.with_defaults(streams.parse_stream(_single_spec(drawn)), usual)
-        figures.draw_stream_map(streams.make_stream(whole, table, seed=seed), output)
+        usual = {"tasks": data.usual_tasks(loaded.name, loaded.classes)}
+        spec = streams.with_defaults(streams.parse_stream(_single_spec(drawn)), usual)
+        figures.draw_stream_map(streams.make_stream(loaded, spec, seed=seed), output)
     print_text(str(output))
 
 
 def _refuse_options_of_others(of: Sequence[str], what: str, given: dict[str, bool]) -> None:
-    """Options of some figures that were given for another."""
-    if what not in of and (in_vain := [name for name in given if given[name]]):
-        raise InputError(f"{in_vain[0]} goes with figure {', '.join(of)}, not with figure {what}")
+    """Raises InputError if an option is given that only the figures `of` have, and this is not."""
+    if what not in of and (unused := [name for name in given if given[name]]):
+        raise InputError(f"{unused[0]} goes with figure {', '.join(of)}, not with figure {what}")
 
 
 def _single_spec(specs: list[str]) -> str:
     if len(specs) > 1:
-        raise InputError(f"one stream is drawn at a time, not {len(specs)}")
+        raise InputError(f"figure stream takes one SPEC, not {len(specs)}")
     return specs[0]

@@ -1,4 +1,4 @@
-"""onepass list"""
+"""`onepass list`: the registered methods, datasets, streams, networks and probes, and settings."""
 
 from __future__ import annotations
 
@@ -49,19 +49,21 @@ def list_command(
     method: Annotated[
         str | None,
         typer.Argument(
-            help="settings, presets: of which method (default: settings that all have, every "
-            "preset).",
+            help="Method whose settings or presets to list (default: the settings that all methods "
+            "share; all presets).",
             autocompletion=shared.complete_methods,
         ),
     ] = None,
     imports: Imports = None,
     columns: shared.Columns = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
     """List methods, settings, presets, datasets, streams and more."""
     expect_one_of("list", what, LISTED)
     if method is not None and what not in ROWS_OF_A_METHOD:
-        raise InputError(f"only settings and presets are those of a method, not {what}")
+        raise InputError(f"list {what} takes no method; list settings and list presets do")
     entries = ROWS_OF_A_METHOD[what](method) if what in ROWS_OF_A_METHOD else ROWS[what]()
     if as_json:
         for entry in entries:
@@ -71,11 +73,11 @@ def list_command(
 
 
 def _method_rows() -> list[dict[str, Any]]:
-    from onepass.learning.image_counts import images_of
+    from onepass.learning.image_counts import images_per_batch
 
     entries = []
     for info in registry.methods():
-        images = images_of(info.learner(), batch=10)
+        images = images_per_batch(info.learner(), batch=10)
         stores = _stores_of_method(info.learner)
         kept = [" + ".join(store.column_names) for store in stores]
         entries.append(
@@ -96,7 +98,10 @@ def _method_rows() -> list[dict[str, Any]]:
 
 
 def _stores_of_method(method: type[Learner]) -> list[Store]:
-    """What a method keeps, asked of its memories for so many colour images of 32 pixels."""
+    """Returns a method's memories, made for SAMPLES colour images of 32x32 pixels.
+
+    The network only pools, so that nothing large is built.
+    """
     import torch
     from torch import nn
 
@@ -157,7 +162,7 @@ def _probe_rows() -> list[dict[str, Any]]:
 
 
 def _first_sentence_of(documented: object) -> str:
-    """Returns the first sentence of what something says of itself."""
+    """Returns the first sentence of an object's docstring."""
     return first_sentence(documented.__doc__ or "")
 
 
@@ -165,7 +170,7 @@ def _setting_rows(method: str | None) -> list[dict[str, Any]]:
     from onepass.learning.learner import Learner
 
     learner = Learner if method is None else registry.get(method).learner
-    return [one._asdict() for one in describe_settings(learner)]
+    return [setting._asdict() for setting in describe_settings(learner)]
 
 
 def _preset_rows(method: str | None) -> list[dict[str, Any]]:
@@ -184,7 +189,7 @@ def _preset_rows(method: str | None) -> list[dict[str, Any]]:
 
 
 def _as_set_options(settings: dict[str, Any]) -> str:
-    """As `--set` takes them."""
+    """Returns settings as `--set` takes them."""
     return " ".join(f"{name}={format_setting(value)}" for name, value in settings.items())
 
 

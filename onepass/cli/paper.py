@@ -1,4 +1,4 @@
-"""onepass paper"""
+"""`onepass paper`: reproduces the tables and figures of the GSA paper."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Examples:
   onepass paper --dataset mnist --out paper-mnist/    under an hour on a CPU
   onepass paper --dataset cifar100 --seeds 3 --out paper-cifar100/    hours on a GPU
 
-The runs are those of the files in experiments/, on this dataset. The same command goes on where it
-was stopped.""",
+The runs are those of the files in experiments/, on this dataset. If the command is stopped, give it
+again: it continues.""",
 )
 def paper_command(
-    out: Annotated[Path, typer.Option(help="Where everything goes.")],
+    out: Annotated[Path, typer.Option(help="Folder for runs, tables, figures and report.")],
     dataset: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(MEMORY_SIZES)}.",
+            help=f"Dataset of all runs: {', '.join(MEMORY_SIZES)}.",
             autocompletion=shared.complete_words(*MEMORY_SIZES),
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"A small version of everything, on {QUICK}.")
+        bool, typer.Option("--quick", help=f"Run a small version of everything, on {QUICK}.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Of each run.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each run.")] = 1,
     ocm: Annotated[
-        bool, typer.Option("--ocm", help="With OCM, which takes as long as all others together.")
+        bool, typer.Option("--ocm", help="Include OCM, which takes as long as all other methods.")
     ] = False,
     jobs: shared.Jobs = "auto",
     device: shared.Device = Job.device,

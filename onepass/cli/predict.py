@@ -1,4 +1,4 @@
-"""onepass predict"""
+"""`onepass predict`: classifies image files with a saved learner."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ Examples:
 )
 def predict_command(
     model: Annotated[
-        Path, typer.Argument(help="A file of learner.save, or a run's checkpoint.pt.")
+        Path, typer.Argument(help="A file from learner.save, or a run's checkpoint.pt.")
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of images, or one image.")],
     device: shared.Device = Job.device,
     imports: Imports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per image.")
+    ] = False,
 ) -> None:
-    """Print path, class and probability (softmax) of every image."""
+    """Print path, class and probability (softmax) of each image."""
     from onepass.tools.predict_images import UnreadableImage, classify
 
     failed = 0

@@ -1,4 +1,4 @@
-"""onepass report"""
+"""`onepass report`: an HTML page about runs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Examples:
   onepass report results/ -o report.html
   onepass report runs/ -o report.html --where memory=50
 
-The page needs no network and nothing beside it; docs/report.md says what it shows.""",
+The page is one file and needs no network; docs/report.md says what it shows.""",
 )
 def report_command(
     paths: shared.Paths,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .html file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .html file to write.")],
     where: shared.Where = None,
 ) -> None:
-    """Write a page about runs: tables, curves, maps, costs."""
+    """Write an HTML page about runs: tables, curves, maps, costs."""
     shown = write_report(paths, output, where or [])
     for file, count in shown["passed_over"].items():
         messages.print(

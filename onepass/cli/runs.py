@@ -1,4 +1,4 @@
-"""onepass runs list, show, diff, export"""
+"""`onepass runs list`, `show`, `diff` and `export`: single runs, in folders and .jsonl files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from onepass.runs.find import FoundRun, find_run, find_runs
 from onepass.runs.query import expect_known_keys, find_results, matching_runs
 
 runs_app = typer.Typer(
-    help="Runs in folders and as lines: list, show, compare, export.",
+    help="List, show, compare and export runs in folders and files.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(runs_app, name="runs")
 COLUMNS = "method,variant,dataset,memory,seed,accuracy,any-time,seconds,state,where"
 TENTHS = ("accuracy", "any-time", "anytime_accuracy", "forgetting", "seconds")
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 
 
 @runs_app.command(
@@ -46,10 +46,12 @@ def list_runs(
     paths: Paths,
     where: Where = None,
     sort: Annotated[
-        str | None, typer.Option(metavar="KEY", help="By this; -KEY: the largest first.")
+        str | None, typer.Option(metavar="KEY", help="Sort by KEY, or by -KEY, largest first.")
     ] = None,
-    columns: Annotated[str, typer.Option(metavar="KEY,…", help="What to show.")] = COLUMNS,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
+    columns: Annotated[
+        str, typer.Option(metavar="KEY,…", help="The columns of the table, in this order.")
+    ] = COLUMNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
     """Show every run: finished, broken (no result yet) or damaged."""
     keys = [key.strip() for key in columns.split(",")]
@@ -59,26 +61,30 @@ def list_runs(
         ]
         if columns != COLUMNS:
             expect_known_keys(found, keys)
-        shown = matching_runs(found, where or [], sort)
+        listed = matching_runs(found, where or [], sort)
         if as_json:
-            typer.echo("".join(f"{_as_json(run, keys)}\n" for run in shown), nl=False)
+            typer.echo("".join(f"{_as_json(run, keys)}\n" for run in listed), nl=False)
         else:
-            terminal_table.print_table(keys, [[_cell(run, key) for key in keys] for run in shown])
+            terminal_table.print_table(keys, [[_cell(run, key) for key in keys] for run in listed])
     if not as_json:
-        counts = Counter(run.state for run in shown)
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        messages.print(f"{len(shown)} of {len(found)} runs: {told}" if told else "no run matches")
+        counts = Counter(run.state for run in listed)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        summary = f"{len(listed)} of {len(found)} runs: {states}"
+        messages.print(summary if states else "no run matches")
 
 
 def _is_in_named_file(run: FoundRun, paths: Sequence[Path]) -> bool:
-    """Returns whether a line lies in a file that was named: then one that is no run is shown as
-    damaged, and not passed over."""
+    """Returns whether a run comes from a .jsonl file that the command names.
+
+    A line there that is no run is listed as damaged. In a file that was only found in a folder it
+    is skipped, because other things may lie there.
+    """
     return (lines.file_of_line(run.where) or "") in map(str, paths)
 
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """All that is read is kept: to search it for garbage takes half as long again."""
+    """Pauses garbage collection, which would add half the time while thousands of runs are read."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -93,7 +99,7 @@ def _as_json(run: FoundRun, keys: Sequence[str]) -> str:
     try:
         return json.dumps({key: run.get(key) for key in keys} | problem, allow_nan=False)
     except (ValueError, RecursionError):
-        raise RunError(f"{run.where} is damaged: it holds what JSON does not have") from None
+        raise RunError(f"{run.where} is damaged: it holds a value that JSON lacks") from None
 
 
 def _cell(run: FoundRun, key: str) -> str:
@@ -128,14 +134,17 @@ Examples:
 )
 def show_run(
     run: Annotated[
-        str, typer.Argument(help="A folder, FILE.jsonl:NUMBER, or an identity's first letters.")
+        str,
+        typer.Argument(
+            help="A run folder, FILE.jsonl:NUMBER, or the first letters of an identity."
+        ),
     ],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Where to look for the identity.")
+        list[Path] | None, typer.Argument(help="Folders and files to search for that identity.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all that is known of one run."""
+    """Show everything that is recorded of one run."""
     found = find_run(run, paths or ())
     known = details(found)
     if as_json:
@@ -146,7 +155,7 @@ def show_run(
     for name, section in known.items():
         typer.echo(f"\n{name}")
         terminal_table.print_table(
-            [], [[f"  {key}", _format_value(one)] for key, one in section.items()]
+            [], [[f"  {key}", _format_value(value)] for key, value in section.items()]
         )
         if name == "accuracy" and matrix:
             _print_matrix(matrix)
@@ -154,7 +163,7 @@ def show_run(
 
 def _print_matrix(matrix: Sequence[Sequence[float | None]]) -> None:
     typer.echo("  on each task, after each task")
-    rows = [["" if one is None else f"{one:.1f}" for one in row] for row in matrix]
+    rows = [["" if value is None else f"{value:.1f}" for value in row] for row in matrix]
     header = ["  after", *(str(task) for task, _ in enumerate(rows, start=1))]
     terminal_table.print_table(
         header, [[f"  {task}", *row] for task, row in enumerate(rows, start=1)]
@@ -169,20 +178,20 @@ Examples:
   onepass runs diff results/lines/cifar100.jsonl:3 runs/gsa-cifar100-m1000-s0 --json""",
 )
 def diff_runs(
-    one: Annotated[str, typer.Argument(help="A folder, or FILE.jsonl:NUMBER.")],
-    other: Annotated[str, typer.Argument(help="Likewise.")],
+    one: Annotated[str, typer.Argument(help="A run folder, or FILE.jsonl:NUMBER.")],
+    other: Annotated[str, typer.Argument(help="The run to compare it with.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what was asked otherwise of two runs, and what came of each."""
+    """Show where two runs differ in settings, and both results."""
     a, b = find_run(one), find_run(other)
-    asked, came = differences(a, b), outcomes(a, b)
+    settings, measured = differences(a, b), outcomes(a, b)
     if as_json:
-        typer.echo(json.dumps({"differences": asked, "results": came}))
+        typer.echo(json.dumps({"differences": settings, "results": measured}))
         return
-    rows = [[name, *map(_format_value, pair)] for name, pair in {**asked, **came}.items()]
+    rows = [[name, *map(_format_value, pair)] for name, pair in {**settings, **measured}.items()]
     terminal_table.print_table(["", a.where, b.where], rows)
-    if not asked:
-        messages.print("nothing was asked otherwise")
+    if not settings:
+        messages.print("the two runs have the same settings")
 
 
 @runs_app.command(
@@ -196,7 +205,7 @@ def export_runs(
     paths: Paths,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .csv or .parquet file.")],
 ) -> None:
-    """Write all results into one file, a row for each run."""
+    """Write all results into one file, a row for each finished run."""
     from onepass.report.export import export_results
 
     count = export_results(find_results(*paths), output)

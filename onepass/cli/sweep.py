@@ -1,4 +1,4 @@
-"""onepass sweep"""
+"""`onepass sweep`: carries out all runs of a TOML file."""
 
 from __future__ import annotations
 
@@ -39,34 +39,43 @@ Examples:
   onepass sweep experiments/table1.toml --for 20m --append results/lines/table1.jsonl
   onepass sweep experiments/table1.toml --dataset cifar100 --out runs/
 
-The same command goes on where it was stopped. The file is TOML; docs/sweeps.md explains it.""",
+If it is stopped, give the same command again: it continues. docs/sweeps.md explains the file.""",
 )
 def sweep_command(
-    file: Annotated[Path, typer.Argument(help="Which runs: a TOML file.")],
+    file: Annotated[Path, typer.Argument(help="TOML file that lists the runs.")],
     dataset: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only the runs on this one; repeatable.", autocompletion=shared.complete_datasets
+            help="Only the runs on this dataset; repeatable.",
+            autocompletion=shared.complete_datasets,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where run folders go (default: runs; with --append, none are kept)."),
+        typer.Option(help="Folder for the run folders (default: runs; with --append, none)."),
     ] = None,
     append: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Add a line for each run; skip those it holds."),
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Append each result as a line; skip runs whose line is already there.",
+        ),
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="Start only what will end in 90s, 20m, 2h."),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="Start only runs expected to end within this time: 90s, 20m, 2h.",
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs, how far they are, how long they take.")
+        bool,
+        typer.Option("--dry-run", help="Only list the runs, their state and expected duration."),
     ] = False,
     jobs: shared.Jobs = "1",
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="End with the first run that fails.")
+        bool, typer.Option("--fail-fast", help="Stop all runs when the first one fails.")
     ] = False,
     device: shared.Device = Job.device,
     data_root: shared.DataRoot = None,
@@ -75,15 +84,15 @@ def sweep_command(
     imports: Imports = None,
     columns: shared.Columns = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per run, nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object per run, nothing else.")
     ] = False,
 ) -> None:
-    """Do all runs of a file that are not done yet."""
+    """Carry out all runs of a file that are not finished yet."""
     temporary = out is None and append is not None
-    anew = "starts them anew (--out keeps what was begun)"
+    anew = "starts them anew (--out keeps unfinished runs)"
     with SweepDisplay(
         "" if temporary else f"; in {out or run.OUT}",
-        goes_on=anew if temporary else "goes on",
+        goes_on=anew if temporary else "continues",
         as_json=as_json,
     ) as shown:
         runs = run.sweep(
@@ -109,10 +118,13 @@ def sweep_command(
 
 
 class SweepDisplay(SweepListener):
-    """Shows how a sweep goes on by bars, and says in the end, however that comes, what was done and
-    what is wrong."""
+    """Shows the progress of a sweep as bars.
 
-    def __init__(self, where: str, *, goes_on: str = "goes on", as_json: bool = False) -> None:
+    At the end, also after an error or Ctrl-C, it prints the failures and how many runs are
+    finished, skipped, failed and left. `goes_on` says what the same command does with those left.
+    """
+
+    def __init__(self, where: str, *, goes_on: str = "continues", as_json: bool = False) -> None:
         self.where, self.goes_on, self.as_json = where, goes_on, as_json
         self.runs: list[SweptRun] = []
         self.bars = SweepBars()
@@ -147,10 +159,10 @@ class SweepDisplay(SweepListener):
             if swept.problem:
                 messages.print(printable(f"failed: {swept.problem}"))
         counts = Counter(swept.state for swept in self.runs)
-        told = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
+        summary = [f"{counts[word]} {word}" for word in ("finished", "skipped", "failed")]
         left = counts["left"]
-        told += [f"{left} left: the same command {self.goes_on}"] if left else []
-        messages.print(printable(f"{', '.join(told)}{self.where}"))
+        summary += [f"{left} left: the same command {self.goes_on}"] if left else []
+        messages.print(printable(f"{', '.join(summary)}{self.where}"))
 
 
 # ---- --dry-run
@@ -172,20 +184,22 @@ def _print_plan(runs: Sequence[SweptRun], as_json: bool, columns: str | None) ->
             typer.echo(json.dumps({**row, "expected_seconds": seconds}))
         return
     times = ["" if seconds is None else _format_duration(seconds) for seconds in expected]
-    timed = [{**row, "expected": shown} for row, shown in zip(rows, times, strict=True)]
+    timed = [{**row, "expected": time} for row, time in zip(rows, times, strict=True)]
     terminal_table.print_rows(timed, columns)
     counts = Counter(swept.state for swept in runs)
     print_text(", ".join(f"{count} {state}" for state, count in counts.items()))
     unknown = sum(count for state, count in counts.items() if state != "finished")
     unknown -= sum(seconds is not None for seconds in expected)
     known = f"{_format_duration(sum(seconds or 0 for seconds in expected))} one after another"
-    more = f"{unknown} of unknown length"
+    more = f"{unknown} of unknown duration"
     measured = any(expected) or not unknown
     print_text(f"expected: {', and '.join([known] * measured + [more] * bool(unknown))}")
 
 
 def _format_duration(seconds: float) -> str:
-    """>>> _format_duration(7.2), _format_duration(600), _format_duration(9000)
+    """Returns seconds as text with a fitting unit.
+
+    >>> _format_duration(7.2), _format_duration(600), _format_duration(9000)
     ('7 s', '10.0 m', '2.5 h')
     """
     if seconds < 100:
@@ -194,7 +208,9 @@ def _format_duration(seconds: float) -> str:
 
 
 def _parse_duration(text: str) -> float:
-    """>>> _parse_duration("90s"), _parse_duration("20m"), _parse_duration("1.5h")
+    """Returns the seconds of a duration; raises InputError if it is malformed or zero.
+
+    >>> _parse_duration("90s"), _parse_duration("20m"), _parse_duration("1.5h")
     (90.0, 1200.0, 5400.0)
     """
     found = DURATION.fullmatch(text)

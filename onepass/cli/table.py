@@ -1,4 +1,4 @@
-"""onepass table"""
+"""`onepass table`: finished runs as a table."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def table_command(
         list[str] | None,
         typer.Option(
             metavar="METHOD",
-            help="Paired tests against a method ('METHOD VARIANT': one of several), over shared "
-            "seeds; published: the published figures beside ours; repeatable.",
+            help="Compare with a method by paired tests over shared seeds ('METHOD VARIANT' if it "
+            "has several rows), or with the published figures; repeatable.",
             autocompletion=shared.complete_words(PUBLISHED),
         ),
     ] = None,
@@ -64,16 +64,21 @@ def table_command(
     like: Annotated[
         str | None,
         typer.Option(
-            help="table1, table2 or table3 of the GSA paper, ours beside the published.",
+            help="Lay out like table1, table2 or table3 of the GSA paper, published figures "
+            "beside ours.",
             autocompletion=shared.complete_words(*paper.LAYOUTS),
         ),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Only of this one; repeatable.", autocompletion=shared.complete_datasets),
+        typer.Option(
+            help="Only runs on this dataset; repeatable.", autocompletion=shared.complete_datasets
+        ),
     ] = None,
     where: shared.Where = None,
-    per_run: Annotated[bool, typer.Option("--per-run", help="A row for each run.")] = False,
+    per_run: Annotated[
+        bool, typer.Option("--per-run", help="A row for each run, not for each group of seeds.")
+    ] = False,
     columns: shared.Columns = None,
 ) -> None:
     """Show finished runs as a table: mean and deviation over seeds."""
@@ -89,7 +94,7 @@ def table_command(
         if pivot is not None:
             expect_one_of("--pivot", pivot, PIVOTS)
         if per_run and (pivot or against):
-            raise InputError("--per-run has nothing to put side by side or to compare")
+            raise InputError("--per-run does not go with --pivot or --against")
         made = [
             layout.make_table(
                 rows.summarise(_results_on(results, datasets), per_run=per_run),
@@ -101,34 +106,35 @@ def table_command(
                 pivot=pivot,
             )
         ]
-    for number, one in enumerate(made):
+    for number, result_table in enumerate(made):
         if number:
             typer.echo()
-        _print_table(one, format_)
+        _print_table(result_table, format_)
 
 
 def _refuse_with_like(given: list[str]) -> None:
     if given:
-        raise InputError(f"--like has the paper's rows and columns; {given[0]} does not go with it")
+        raise InputError(f"--like fixes rows and columns; {given[0]} does not go with it")
 
 
 def _paper_tables(
     name: str, results: list[Result], datasets: list[str], beside: list[str], format_: str
 ) -> list[Table]:
     if len(beside) > 1:
-        raise InputError(f"--like is tested against one method, not {len(beside)}")
+        raise InputError(f"--like takes --against one method, not {len(beside)}")
     if beside and format_ == "csv":
-        raise InputError("--like has no tests in csv: each line is of one cell")
+        raise InputError("--like has no paired tests in csv: leave out --against")
     if format_ == "csv":
         return [paper.long_table(name, results, datasets=datasets)]
     return paper.paper_tables(name, results, datasets=datasets, against=next(iter(beside), None))
 
 
 def _results_on(results: list[Result], datasets: list[str]) -> list[Result]:
+    """Returns the results on these datasets, or all; raises if there is none on one of them."""
     for name in datasets:
-        if all(one.dataset != name for one in results):
-            raise UnknownNameError("dataset here", name, {one.dataset for one in results})
-    return [one for one in results if not datasets or one.dataset in datasets]
+        if all(result.dataset != name for result in results):
+            raise UnknownNameError("dataset here", name, {result.dataset for result in results})
+    return [result for result in results if not datasets or result.dataset in datasets]
 
 
 def _print_table(made: Table, format_: str) -> None:

@@ -1,7 +1,7 @@
-"""Tables as wide as the terminal, in which no number is ever cut.
+"""Tables that fit the width of the terminal and never cut a number.
 
-Text is wrapped where there is too little room. Columns that still have no room stand below the
-others, beside those columns again that tell the rows apart.
+Text wraps if there is too little room. Columns that still do not fit go into a second block below
+the first, which repeats the key columns: those that identify a row.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from onepass.report.layout import expect_columns
 from onepass.report.table import is_number
 
 GAP = 2
-SHORT = 24  # letters of a word that text is not made narrower for
+SHORT = 24  # a longer word may be cut; a column need not be wider than this for its words
 WRAPPING = Console()
-Column = Sequence[str]  # its name and its cells
+Column = Sequence[str]  # the name, then the cells
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table, without a header its cells only: as wide as the terminal, or as $COLUMNS
-    says; a file or a pipe has room for everything."""
+    """Prints a table that fits the terminal, or $COLUMNS; an empty header is not printed.
+
+    A file or a pipe has room for everything.
+    """
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     room = shutil.get_terminal_size().columns if known else None
-    print(format_table(header, rows, room), end="", flush=True)  # typer's echo knows UTF-8 only
+    # not typer.echo, which writes UTF-8 whatever the encoding of the stream is
+    print(format_table(header, rows, room), end="", flush=True)
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None) -> None:
-    """Prints rows that know the names of their columns; `--columns` may choose among them."""
+    """Prints rows given as dictionaries; `columns`, as `--columns` takes it, selects and orders."""
     expect_columns(column_names(columns), rows[0])
     header = column_names(columns) or list(rows[0])
     print_table(
@@ -44,14 +47,14 @@ def print_rows(rows: Sequence[Mapping[str, object]], columns: str | None = None)
 
 
 def column_names(columns: str | None) -> list[str]:
-    """Returns what `--columns` was given; without it, none."""
+    """Splits the value of `--columns` at commas; returns an empty list for None."""
     return [] if columns is None else [name.strip() for name in columns.split(",")]
 
 
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], room: int | None = None
 ) -> str:
-    """Returns a table that is at most as wide as there is room, and wider only if a number is.
+    """Returns a table of at most `room` characters per line, more only if a number needs them.
 
     >>> rows = [["er", "85.2 ± 1.4", "replay"]]
     >>> print(format_table(["method", "accuracy", "what"], rows, room=80), end="")
@@ -66,7 +69,7 @@ def format_table(
 
 
 def _blocks(columns: Sequence[Column], room: int) -> list[list[Column]]:
-    """Returns the columns in groups that have room; each begins with what tells the rows apart."""
+    """Splits the columns into blocks that fit; each block begins with the key columns."""
     if _least_width(columns) <= room:
         return [[*columns]]
     keys = _key_columns(columns, room)
@@ -79,8 +82,10 @@ def _blocks(columns: Sequence[Column], room: int) -> list[list[Column]]:
 
 
 def _key_columns(columns: Sequence[Column], room: int) -> list[Column]:
-    """Returns the first columns that do so in half of the room; or else a number for each row, and
-    the first."""
+    """Returns the leading columns that together identify a row within half of the room.
+
+    If there are none, a column of row numbers and the first column take their role.
+    """
     for count in range(1, len(columns)):
         rows = list(zip(*columns[:count], strict=True))
         if len(set(rows)) == len(rows) and _least_width(columns[:count]) <= room / 2:
@@ -89,7 +94,7 @@ def _key_columns(columns: Sequence[Column], room: int) -> list[Column]:
 
 
 def _least_width(columns: Sequence[Column]) -> int:
-    """Returns the width of columns none of which can be narrower."""
+    """Returns the width of a block whose columns are all as narrow as possible."""
     return _total_width(map(_narrowest_column, columns))
 
 
@@ -102,7 +107,7 @@ def _widest_cell(cells: Sequence[str]) -> int:
 
 
 def _narrowest_column(column: Column) -> int:
-    """Returns the width below which a number or a word would be cut; a very long word is."""
+    """Returns the width below which a number, or a word of at most SHORT characters, is cut."""
     wrapped, whole = (column[:1], column[1:]) if _is_numeric(column) else (column, [])
     return max(min(SHORT, _widest_cell(" ".join(wrapped).split())), _widest_cell(whole))
 
@@ -112,8 +117,10 @@ def _is_numeric(column: Column) -> bool:
 
 
 def _format_block(columns: Sequence[Column], room: int | None, with_header: bool) -> str:
-    """Returns one block; what is not for a terminal is plain, without a rule below the header.
-    (rich's own table takes twenty times as long.)"""
+    """Returns a block as text, with a rule below the header if it is for a terminal.
+
+    rich's own table takes twenty times as long.
+    """
     widths, right = _column_widths(columns, room), [*map(_is_numeric, columns)]
     header, *rows = [_format_row(cells, widths, right) for cells in zip(*columns, strict=True)] or [
         ""
@@ -123,7 +130,7 @@ def _format_block(columns: Sequence[Column], room: int | None, with_header: bool
 
 
 def _format_row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    """Returns the lines of a row: as many as its longest cell takes."""
+    """Returns a row as text, of as many lines as its longest wrapped cell."""
     wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
     lines = []
     for pieces in zip_longest(*wrapped, fillvalue=""):
@@ -136,14 +143,18 @@ def _format_row(cells: Sequence[str], widths: Sequence[int], right: Sequence[boo
 
 
 def _wrap(cell: str, width: int) -> list[str]:
-    """Returns a cell in lines of at most so many letters; a word that is longer is cut."""
+    """Splits a cell into lines of at most `width` characters; a longer word is cut."""
     if cell_len(cell) <= width:
         return [cell]
     return [line.plain.rstrip() for line in Text(cell).wrap(WRAPPING, width, overflow="fold")]
 
 
 def _column_widths(columns: Sequence[Column], room: int | None) -> list[int]:
-    """Returns how wide each is: while there is room, the one that lacks most of it gets more."""
+    """Returns the width of each column.
+
+    Columns start as narrow as possible. Each spare character goes to the column that is furthest,
+    as a ratio, below the width it wants.
+    """
     wanted = [*map(_widest_cell, columns)]
     if room is None:
         return wanted
@@ -155,7 +166,7 @@ def _column_widths(columns: Sequence[Column], room: int | None) -> list[int]:
 
 
 def _printable(cell: str) -> str:
-    """Returns a cell as it will be printed, so that columns are as wide as that."""
+    """Returns a cell as the terminal will print it, so that its width can be measured."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     seen = printable(cell)
     return seen if seen.isascii() else seen.encode(encoding, READABLE_ERRORS).decode(encoding)

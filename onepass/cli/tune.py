@@ -1,4 +1,4 @@
-"""onepass tune"""
+"""`onepass tune`: searches for the best settings of a method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onepass.tuning.tune import TuneListener
 
 if TYPE_CHECKING:
     from onepass.evaluation.callbacks import Progress
-    from onepass.tuning.search import SearchProgress
+    from onepass.tuning.search import SearchState
 
 
 @app.command(
@@ -32,7 +32,7 @@ Examples:
   onepass run gsa --settings tune-gsa/best.toml
 
 \b
-A space, as TOML:
+The search space, as TOML:
   [space]
   lr = {low = 1e-4, high = 1e-2, log = true}
   head = ["trained", "frozen"]
@@ -44,29 +44,29 @@ A space, as TOML:
 def tune_command(
     method: shared.Method,
     space: Annotated[
-        Path, typer.Option(metavar="FILE", help="What to search, as TOML; see below.")
+        Path, typer.Option(metavar="FILE", help="TOML file with the search space; see below.")
     ],
-    trials: Annotated[int, typer.Option(min=1, help="How many in all.")],
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials in all.")],
     objective: Annotated[
         str,
         typer.Option(
-            help="accuracy (final), anytime, or the mean of both.",
+            help="What to maximise: accuracy (final), anytime, or mean (of both).",
             autocompletion=shared.complete_words(*OBJECTIVES),
         ),
     ] = OBJECTIVES[0],
     validation: Annotated[
         float | None,
-        typer.Option(help="Score on this part of the training data (default: 0.1)."),
+        typer.Option(help="Fraction of the training data to hold out and score on (default: 0.1)."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=MOST_SEEDS, help="Runs of each trial (default: 1).")
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the sampler: the same one tries the same.")
+        int, typer.Option(min=0, help="Seed of the search: the same seed tries the same settings.")
     ] = 0,
     jobs_at_once: shared.Jobs = "1",
     out: Annotated[
-        Path | None, typer.Option(help="Where the search goes (default: tune-METHOD).")
+        Path | None, typer.Option(help="Folder of the search (default: tune-METHOD).")
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="As for run.", autocompletion=shared.complete_datasets)
@@ -75,18 +75,20 @@ def tune_command(
     memory: Annotated[int | None, typer.Option(min=0, help="As for run.")] = None,
     stream: Annotated[str | None, typer.Option(metavar="SPEC", help="As for run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
-    preset: Annotated[str | None, typer.Option(help="As for run: where trials start from.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="As for run; trials start from its settings.")
+    ] = None,
     set_: shared.Set = None,
     every: Annotated[int | None, typer.Option(min=1, help="As for run.")] = None,
     device: shared.Device = Job.device,
     threads: Annotated[str | None, typer.Option(metavar="N|auto", help="As for run.")] = None,
     imports: Imports = None,
 ) -> None:
-    """Search a method's best settings, on held-out training data.
+    """Search for a method's best settings, on held-out training data.
 
-    Trials that are worse than most, by their any-time accuracy so far, are stopped early. The same
-    command goes on with a search that was stopped; with more --trials it searches on. The best
-    settings are printed as TOML, which `onepass run --settings` takes.
+    A trial stops early if its any-time accuracy so far is below that of most others. If the search
+    is stopped, give the same command again: it continues, and with more --trials it searches
+    further. The best settings are printed as TOML, which `onepass run --settings` takes.
     """
     with SearchDisplay(method, trials) as shown:
         standing = tuning.tune(
@@ -130,10 +132,10 @@ class SearchDisplay(TuneListener):
     def __exit__(self, kind: object, *_: object) -> None:
         self.bars.stop()
         if kind is KeyboardInterrupt:
-            messages.print("the same command goes on with the search")
+            messages.print("the same command continues the search")
 
-    def started(self, standing: SearchProgress) -> None:
-        self.whole = self.bars.add_task(self.name, total=self.trials, note="")
+    def started(self, standing: SearchState) -> None:
+        self.search_bar = self.bars.add_task(self.name, total=self.trials, note="")
         self.bars.start()
         self.ended(standing)
 
@@ -144,13 +146,15 @@ class SearchDisplay(TuneListener):
         score = "" if progress.accuracy is None else f"{progress.accuracy:.1f} %"
         self.bars.update(self.runs[trial, seed], completed=progress.step, note=score)
 
-    def ended(self, standing: SearchProgress) -> None:
+    def ended(self, standing: SearchState) -> None:
         if standing.run in self.runs:
             self.bars.remove_task(self.runs.pop(standing.run))
-        self.bars.update(self.whole, completed=standing.ended, note=printable(_best_note(standing)))
+        self.bars.update(
+            self.search_bar, completed=standing.ended, note=printable(_best_note(standing))
+        )
 
 
-def _best_note(standing: SearchProgress) -> str:
+def _best_note(standing: SearchState) -> str:
     if standing.settings is None:
         return ""
     settings = " ".join(f"{name}={value}" for name, value in standing.settings.items())

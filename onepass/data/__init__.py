@@ -1,5 +1,5 @@
-"""Datasets: arrays of images or vectors with labels, by name or by path, in no order. Modules here
-import only `base`."""
+"""Datasets: images or feature vectors with labels, loaded by name or by path. Their order is for
+`streams` to decide. Modules here import only `base`."""
 
 from typing import TYPE_CHECKING
 

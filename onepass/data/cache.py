@@ -1,4 +1,8 @@
-"""Decoded once, then mapped: uint8 arrays beside a fingerprint of where they came from."""
+"""The cache of decoded datasets: uint8 arrays on disk, memory-mapped on later loads.
+
+`meta.json` beside the arrays records the fingerprint of the source files, so that a changed source
+is decoded again, and a checksum of each array, so that damage is found.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ log = logging.getLogger("onepass")
 
 
 class CachedArrays(NamedTuple):
-    """The images are mapped from the disk, not read."""
+    """A cached dataset; the arrays are memory-mapped, so loading reads almost nothing."""
 
     class_names: tuple[str, ...]
     train_x: Array
@@ -36,14 +40,14 @@ class CachedArrays(NamedTuple):
 
 
 def cache_folder(name: str, identity: str) -> Path:
-    """The folder of one dataset; `identity` tells datasets of one name apart. A name may be as long
-    as a folder's may be at all, and ours has an ending."""
+    """Returns the cache folder of a dataset; `identity` distinguishes datasets of the same name.
+    The name is cut so that a folder name of any length still fits with our suffix."""
     return cache_root() / f"{name[:50]}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]}"
 
 
 def cached_arrays(folder: Path, fingerprint: str, read: Callable[[], Undecoded]) -> CachedArrays:
-    """The arrays of a dataset: mapped if they are there and whole, decoded anew if they are not, or
-    if its files have changed since."""
+    """Returns the arrays of a dataset from its cache folder. Decodes them by `read` if they are
+    missing or damaged, or if the fingerprint of the source has changed."""
     with _cache_lock(folder):
         found = open_cached(folder)
         if found is not None and _read_meta(folder)["fingerprint"] == fingerprint:
@@ -59,7 +63,7 @@ def cached_arrays(folder: Path, fingerprint: str, read: Callable[[], Undecoded])
 
 @contextmanager
 def _name_unwritable(path: Path) -> Iterator[None]:
-    """Names the file that could not be written, above all on a full disk."""
+    """Turns an OSError, such as that of a full disk, into a WriteError that names the file."""
     try:
         yield
     except OSError as problem:
@@ -70,7 +74,7 @@ def _name_unwritable(path: Path) -> Iterator[None]:
 
 
 def open_cached(folder: Path) -> CachedArrays | None:
-    """The arrays in a folder, if it holds all of them as they were written."""
+    """Returns the arrays in a cache folder; None if it is missing or damaged."""
     if not folder.is_dir():
         return None
     if problem := find_damage(folder):
@@ -78,12 +82,14 @@ def open_cached(folder: Path) -> CachedArrays | None:
         return None
     try:
         return _map_arrays(folder)
-    except Exception as problem:  # whatever a header or a table that fits nothing leads to
+    except Exception as problem:  # a wrong array header or table may raise anything
         log.warning("%s is damaged: %s; decoding it again", folder, problem)
         return None
 
 
 def _map_arrays(folder: Path) -> CachedArrays:
+    """Maps the arrays of a cache folder; raises an exception if they do not fit each other."""
+    # "c", copy on write, because torch warns about read-only arrays
     mapped = [np.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS]
     arrays = CachedArrays(tuple(_read_meta(folder)["class_names"]), *mapped)
     for x, y in ((arrays.train_x, arrays.train_y), (arrays.test_x, arrays.test_y)):
@@ -95,14 +101,14 @@ def _map_arrays(folder: Path) -> CachedArrays:
 
 
 def find_damage(folder: Path, *, thorough: bool = False) -> str | None:
-    """What is wrong with a cached dataset. Contents are compared if size or time of writing are not
-    those recorded, or always if `thorough`."""
+    """Returns a description of the damage to a cached dataset, or None. Checksums are compared if a
+    file's time differs from the recorded one, or always if `thorough`."""
     try:
         meta = _read_meta(folder)
         keys = ("size", "written", "sha256")
         recorded = {name: [meta["files"][name][key] for key in keys] for name in ARRAYS}
         _ = meta["fingerprint"], [decode_class_name(name, folder) for name in meta["class_names"]]
-    except Exception:  # whatever a file that is not ours leads to
+    except Exception:  # a file that is not ours may raise anything
         return f"{folder / 'meta.json'} is missing or damaged"
     for name, (size, written, digest) in recorded.items():
         path = folder / f"{name}.npy"
@@ -117,6 +123,7 @@ def find_damage(folder: Path, *, thorough: bool = False) -> str | None:
 
 
 def file_checksum(path: Path, kind: str = "sha256") -> str:
+    """Returns the hexadecimal checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 
@@ -130,7 +137,7 @@ def _read_meta(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _cache_lock(folder: Path) -> Iterator[None]:
-    """Two processes that want the same dataset decode it once."""
+    """Holds the lock of a cache folder, so that two processes do not decode the same dataset."""
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as opened_files:
         with _name_unwritable(path):
@@ -140,7 +147,8 @@ def _cache_lock(folder: Path) -> Iterator[None]:
 
 
 def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
-    """In a folder beside, renamed when whole: a kill half-way leaves nothing that counts."""
+    """Decodes a dataset into a temporary folder, then renames it, so that a kill half-way leaves no
+    incomplete cache folder."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with _name_unwritable(partial):
@@ -148,8 +156,8 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
     try:
         count = len(undecoded.train.labels) + len(undecoded.test.labels)
         with _progress_bar(f"decoding {printable(folder.name)}", count) as report:
-            for name, part in (("train", undecoded.train), ("test", undecoded.test)):
-                _write_split(partial, name, part, report)
+            for name, split in (("train", undecoded.train), ("test", undecoded.test)):
+                _write_split(partial, name, split, report)
         _write_meta(partial, fingerprint, undecoded)
         shutil.rmtree(folder, ignore_errors=True)
         with _name_unwritable(folder):
@@ -159,8 +167,9 @@ def _build(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
         raise
 
 
-def _write_split(folder: Path, name: str, part: Split, report: Report) -> None:
-    shape = (len(part.labels), *part.shape)
+def _write_split(folder: Path, name: str, split: Split, report: Report) -> None:
+    """Decodes images straight into a mapped .npy file, and writes the labels beside it."""
+    shape = (len(split.labels), *split.shape)
     path = folder / f"{name}_x.npy"
     with _name_unwritable(path):
         with path.open("wb") as file:
@@ -169,15 +178,15 @@ def _write_split(folder: Path, name: str, part: Split, report: Report) -> None:
             )
             _reserve_disk_space(file, int(np.prod(shape)))
         images = np.load(path, mmap_mode="r+")
-    part.fill(images, report)
+    split.fill(images, report)
     with _name_unwritable(path):
         images.flush()
     with _name_unwritable(folder / f"{name}_y.npy"):
-        np.save(folder / f"{name}_y.npy", part.labels)
+        np.save(folder / f"{name}_y.npy", split.labels)
 
 
 def _reserve_disk_space(file: IO[bytes], size: int) -> None:
-    """Takes the room on the disk now: a mapping on a full disk could only crash."""
+    """Reserves disk space in advance: writing to a mapping on a full disk kills the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), file.tell(), size)
     else:  # macOS
@@ -185,6 +194,8 @@ def _reserve_disk_space(file: IO[bytes], size: int) -> None:
 
 
 def _write_meta(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
+    """Writes `meta.json`: the source's fingerprint, the class names, and each array's size, time of
+    writing and checksum."""
     files = {}
     for name in ARRAYS:
         path = folder / f"{name}.npy"
@@ -205,18 +216,18 @@ def _write_meta(folder: Path, fingerprint: str, undecoded: Undecoded) -> None:
 
 
 def _progress_bar(what: str, total: int) -> Any:
-    """A bar on standard error; without rich, none."""
+    """Returns a context that shows a progress bar on standard error, or none without rich."""
     try:
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import Progress
     except ImportError:
         return nullcontext(lambda done: None)
-    return _advance_bar(Progress(console=Console(stderr=True)), escape(what), total)
+    return _show_bar(Progress(console=Console(stderr=True)), escape(what), total)
 
 
 @contextmanager
-def _advance_bar(bars: Any, what: str, total: int) -> Iterator[Report]:
+def _show_bar(bars: Any, what: str, total: int) -> Iterator[Report]:
     with bars:
         bar = bars.add_task(what, total=total)
         yield lambda done: bars.advance(bar, done)

@@ -1,4 +1,4 @@
-"""The datasets of the paper: where their files may lie, and what they must hold."""
+"""The datasets of the GSA paper: where their files may be, and what they must contain."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ CIFAR10_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A dataset by name. `mean` and `std` are those of the paper's protocol, which normalises both
-    CIFARs by the constants of CIFAR10; `mirror_is_same_class` is as in a `Dataset`; `md5` are
-    published checksums of the files."""
+    """A known dataset.
+
+    `train` and `test` are the numbers of samples per class. `mean` and `std` are those of the
+    paper's protocol, which normalises both CIFARs by the constants of CIFAR10. `tasks` is the
+    number of tasks in the paper. `paths` are tried below the data root, in this order. `hub` is a
+    repository of Hugging Face, and `md5` the published checksums of files.
+    """
 
     name: str
     shape: tuple[int, int, int]
@@ -37,16 +41,17 @@ class CatalogueEntry:
         return len(self.train)
 
     def missing(self, root: Path) -> DataError:
+        """Returns the error that says how to get the dataset."""
         return DataError(
             f"dataset {self.name!r} is not below {root.resolve()}: put its files into "
-            f"{' or '.join(self.paths[:2])} there (--data-root or ONEPASS_DATA say where), or "
+            f"{' or '.join(self.paths[:2])} there (--data-root or ONEPASS_DATA set the root), or "
             f"download it: pip install 'onepass[hub]', then onepass data cache {self.name} "
             "--download"
         )
 
 
 def data_root(chosen: str | Path | None) -> Path:
-    """Where datasets lie: as given, else `ONEPASS_DATA`, else the folder data."""
+    """Returns the folder of datasets: the chosen one, else `ONEPASS_DATA`, else `data`."""
     return Path(chosen or os.environ.get("ONEPASS_DATA") or "data")
 
 

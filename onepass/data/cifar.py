@@ -1,4 +1,4 @@
-"""CIFAR10 and CIFAR100 as distributed for Python: pickles, read without running any code."""
+"""Reads CIFAR10 and CIFAR100 in the version for Python: pickles, parsed without running code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onepass.data.files import (
 
 
 class Layout(NamedTuple):
-    """Names of files and entries."""
+    """The names of files and of the entries in them."""
 
     train: list[str]
     test: list[str]
@@ -43,10 +43,12 @@ LAYOUTS = {
 
 
 def has_cifar_files(folder: Path, name: str) -> bool:
+    """Returns whether a folder holds the first training file of `name`."""
     return (folder / LAYOUTS[name].train[0]).is_file()
 
 
 def read_cifar(folder: Path, name: str) -> Undecoded:
+    """Returns the images and fine labels of cifar10 or cifar100."""
     layout = LAYOUTS[name]
     names = _read_class_names(folder / layout.meta, layout.names)
     train, test = (
@@ -63,7 +65,7 @@ def _read_class_names(path: Path, entry: str) -> tuple[str, ...]:
     for value in values:
         name = decode_class_name(value, path)
         if name in names:
-            raise DataError(f"{path} has two classes of one name")
+            raise DataError(f"{path} has two classes of the same name")
         names[name] = None
     return tuple(names)
 
@@ -80,14 +82,14 @@ def _read_batch(path: Path, labels: str) -> tuple[Array, Array]:
     try:
         pixels = pickles.decode_array(entries["data"]).reshape(-1, 3, 32, 32)
         targets = _as_label_array(entries[labels])
-    except Exception as problem:  # whatever a description that fits nothing leads to
+    except Exception as problem:  # a wrong description of an array may raise anything
         raise DataError(
             f"{path} is not a batch of CIFAR images: {error_in_one_line(problem)}"
         ) from None
     if pixels.dtype != np.uint8 or len(targets) != len(pixels):
         raise DataError(
-            f"{path} must hold images of uint8 and a label for each; it holds {len(pixels)} of "
-            f"{pixels.dtype}, and {len(targets)} labels"
+            f"{path} must hold uint8 images and a label for each; it holds {len(pixels)} images of "
+            f"{pixels.dtype} and {len(targets)} labels"
         )
     return pixels, targets
 
@@ -104,14 +106,16 @@ def _as_label_array(values: Any) -> Array:
 
 
 def _read_entries(path: Path) -> dict[str, Any]:
-    """A pickled table, with text for its keys."""
+    """Returns the pickled table of a file, with its keys as text."""
     content = read_bytes(path)
     try:
         entries = pickles.read_pickle(content)
     except DataError as problem:
         raise DataError(f"{path} was refused: {problem}") from None
-    except Exception as problem:  # whatever a damaged pickle leads to
-        raise DataError(f"{path} is not a whole CIFAR file: {error_in_one_line(problem)}") from None
+    except Exception as problem:  # a damaged pickle may raise anything
+        raise DataError(
+            f"{path} is damaged, or not a CIFAR file: {error_in_one_line(problem)}"
+        ) from None
     if not isinstance(entries, dict):
         raise DataError(f"{path} is not a CIFAR file: it holds no table of entries")
     return {

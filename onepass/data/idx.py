@@ -1,4 +1,4 @@
-"""MNIST as distributed: four idx files, compressed or not."""
+"""Reads MNIST as distributed: four idx files, compressed or not."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ UNSIGNED_BYTES = 0x08
 
 
 def _find_file(folder: Path, part: str, kind: str, dimensions: int) -> Path | None:
-    """The file under the names in use: with a dash or a dot, compressed or not."""
+    """Returns the file under the names in use: with a dash or a dot, compressed or not."""
     stem = f"{PARTS[part]}-{kind}"
     names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def has_idx_files(folder: Path) -> bool:
+    """Returns whether a folder holds the training images."""
     return _find_file(folder, "train", "images", 3) is not None
 
 
 def read_idx(folder: Path) -> Undecoded:
-    """Labels and images of both parts; the digits are the classes."""
+    """Returns the training and test images; the classes are the ten digits."""
     return Undecoded(
         tuple(map(str, range(10))), _read_split(folder, "train"), _read_split(folder, "test")
     )
@@ -50,27 +51,30 @@ def _read_split(folder: Path, part: str) -> Split:
 
 
 def _read_array(path: Path, dimensions: int) -> Array:
-    """An idx file: magic number 0, 0, type, dimensions; sizes, big-endian; then the bytes. No more
-    is decompressed than its sizes announce."""
+    """Returns the array in an idx file.
+
+    The format is a magic number (0, 0, type, dimensions), the sizes as big-endian 32-bit integers,
+    then the bytes. No more is decompressed than the sizes announce.
+    """
     try:
         with (
             name_unreadable(path),
             gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
         ):
             sizes = _read_sizes(file, path, dimensions)
-            content = file.read(math.prod(sizes) + 1)
+            content = file.read(math.prod(sizes) + 1)  # one byte more shows that the file is longer
     except (EOFError, zlib.error) as problem:
         raise DataError(f"{path} cannot be decompressed: {problem}") from None
     if len(content) != math.prod(sizes):
-        raise DataError(f"{path} is truncated, or longer than it says: {math.prod(sizes)} bytes")
+        raise DataError(f"{path} is truncated or too long: it must hold {math.prod(sizes)} bytes")
     return np.frombuffer(content, dtype=np.uint8).reshape(sizes)
 
 
 def _read_sizes(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> list[int]:
     header = file.read(4 + 4 * dimensions)
     if header[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]):
-        raise DataError(f"{path} is no idx file of {dimensions} dimensions: wrong magic number")
+        raise DataError(f"{path} is not an idx file of {dimensions} dimensions: bad magic number")
     sizes = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
     if len(header) < 4 + 4 * dimensions or math.prod(sizes) > MOST_BYTES:
-        raise DataError(f"{path} has sizes that cannot be: {sizes}")
+        raise DataError(f"{path} has impossible sizes: {sizes}")
     return sizes

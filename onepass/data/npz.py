@@ -1,4 +1,4 @@
-"""A `.npz` of your own: images or feature vectors."""
+"""Reads images or feature vectors from a `.npz` file of the user's own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ KEYS = "train_x, train_y, test_x, test_y (or x, y with a test fraction), and per
 def read_npz(
     path: Path, test_fraction: float | None = None, *, mirror_is_same_class: bool = True
 ) -> Dataset:
-    """Images as uint8 (n, h, w), as uint8 or floats (n, c, h, w) or (n, h, w, c), vectors as floats
-    (n, d); labels are text or whole numbers, and the different ones are the classes, in their
-    order."""
+    """Returns the dataset in a `.npz` file.
+
+    Images are uint8 (n, h, w), or uint8 or float (n, c, h, w) or (n, h, w, c). Vectors are float
+    (n, d). Labels are text or whole numbers; the sorted different labels are the classes.
+    """
     arrays = _read_arrays(path)
     if "train_x" in arrays and test_fraction is not None:
-        raise InputError(f"{path} has a test part: a test fraction is not needed")
+        raise InputError(f"{path} has test samples: leave out the test fraction")
     if "x" in arrays and test_fraction is not None:
         x, labels = _read_samples(path, arrays, "x"), _read_labels(path, arrays, "y")
         known = sorted_classes(labels)
@@ -44,15 +46,15 @@ def read_npz(
         held = held_out_mask(y, test_fraction)
         splits = [(x[~held], y[~held]), (x[held], y[held])]
     elif "train_x" in arrays:
-        parts = [
-            (_read_samples(path, arrays, f"{p}_x"), _read_labels(path, arrays, f"{p}_y"))
-            for p in ("train", "test")
+        pairs = [
+            (_read_samples(path, arrays, f"{name}_x"), _read_labels(path, arrays, f"{name}_y"))
+            for name in ("train", "test")
         ]
-        known = sorted_classes(parts[0][1])
-        if strange := sorted_classes(set(parts[1][1]).difference(known)):
-            told = quoted(strange[0])
-            raise DataError(f"{path}: the test labels have {told}, which train does not have")
-        splits = [(x, class_numbers(labels, known)) for x, labels in parts]
+        known = sorted_classes(pairs[0][1])
+        if strange := sorted_classes(set(pairs[1][1]).difference(known)):
+            label = quoted(strange[0])
+            raise DataError(f"{path}: test_y has the label {label}, which train_y does not have")
+        splits = [(x, class_numbers(labels, known)) for x, labels in pairs]
     else:
         raise DataError(f"{path} must hold {KEYS}; it holds {', '.join(sorted(arrays))}")
     (train_x, train_y), (test_x, test_y) = splits
@@ -70,37 +72,40 @@ def read_npz(
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
+    """Returns the arrays of a `.npz` file; raises a DataError if it is damaged, or too large to
+    unpack."""
     regular_file_size(path)
     try:
         with name_unreadable(path), path.open("rb") as file:
             if file.peek(6).startswith(b"\x93NUMPY"):
-                raise DataError(f"{path} holds a single array; it must hold {KEYS}")
+                raise DataError(f"{path} holds a single array (.npy); it must hold {KEYS}")
             archive = np.lib.npyio.NpzFile(file, allow_pickle=False)
             assert archive.zip is not None
             _refuse_zip_bombs(path, archive.zip)
             arrays = dict(archive)
     except DataError:
         raise
-    except Exception as problem:  # whatever a damaged or foreign file leads to
+    except Exception as problem:  # a damaged or foreign file may raise anything
         raise DataError(
-            f"{path} is not a whole .npz of arrays: {error_in_one_line(problem)}"
+            f"{path} is damaged, or not a .npz of arrays: {error_in_one_line(problem)}"
         ) from None
     for name, values in arrays.items():
         if not isinstance(values, np.ndarray):
-            raise DataError(f"{path} is not a .npz of arrays: {name} is none")
+            raise DataError(f"{path} is not a .npz of arrays: {name} is not an array")
     return arrays
 
 
 def _refuse_zip_bombs(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raises a DataError if the unpacked arrays would not fit into RAM."""
     size, memory = sum(member.file_size for member in archive.infolist()), _ram_bytes()
     if memory is not None and size > memory:
-        raise DataError(f"{path} unpacks to {size} bytes, and there is memory for {memory}")
+        raise DataError(f"{path} unpacks to {size} bytes, but this machine has {memory} of RAM")
     if any(member.compress_type not in PACKINGS for member in archive.infolist()):
-        raise DataError(f"{path} is packed in a way that NumPy does not use")
+        raise DataError(f"{path} is compressed in a way that NumPy does not use")
 
 
 def _ram_bytes() -> int | None:
-    """Returns the bytes of memory of this machine; None where it cannot be asked (Windows)."""
+    """Returns the bytes of RAM of this machine; None if the system does not say (Windows)."""
     if not hasattr(os, "sysconf"):
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -110,6 +115,7 @@ def _read_samples(path: Path, arrays: dict[str, Array], name: str) -> Tensor:
     if name not in arrays:
         raise DataError(f"{path} has no {name}; it must hold {KEYS}")
     values = arrays[name]
+    # channels last: (n, h, w, c)
     if values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
         values = values.transpose(0, 3, 1, 2)
     try:
@@ -131,7 +137,8 @@ def _read_labels(path: Path, arrays: dict[str, Array], name: str) -> list[Label]
 
 
 def held_out_mask(y: Tensor, fraction: float) -> Tensor:
-    """Which samples are held out: this part of each class."""
+    """Returns a mask (n) of samples to hold out: this fraction of each class, at least one of its
+    samples but never all. The draw is always the same."""
     if not 0 < fraction < 1:
         raise InputError(f"the test fraction must lie between 0 and 1, not {fraction}")
     held = torch.zeros(len(y), dtype=torch.bool)
@@ -150,12 +157,12 @@ def _read_class_names(path: Path, arrays: dict[str, Array], known: list[Label]) 
     if given.ndim != 1 or given.dtype.kind not in "USiufb":
         raise DataError(f"{path}: class_names must be text, one for each class")
     try:
-        values = [one if isinstance(one, bytes) else str(one) for one in given]
-    except (ValueError, SystemError) as problem:  # a number that stands for no character
+        values = [value if isinstance(value, bytes) else str(value) for value in given]
+    except (ValueError, SystemError) as problem:  # a code point that is not a character
         raise DataError(f"{path}: class_names are not text: {problem}") from None
     names = tuple(decode_class_name(value, path) for value in values)
     if len(names) != len(known):
         raise DataError(f"{path}: {len(names)} class names for {len(known)} classes")
     if len(set(names)) != len(names):
-        raise DataError(f"{path} has two classes of one name")
+        raise DataError(f"{path} has two classes of the same name")
     return names

@@ -1,9 +1,9 @@
-"""Pickles of arrays, read as data: nothing that a pickle names is looked up or called.
+"""Reads pickles of arrays as data: nothing that a pickle names is imported or called.
 
-A pickle is a program. One of these may fill tables and lists with text, numbers and bytes, and may
-describe NumPy's arrays; what it calls for is only noted, and arrays are made of their raw bytes
-once the description has been checked. NumPy's own constructors would take any state that a pickle
-gives them, and with the wrong one read bytes as pointers.
+A pickle is a program. The programs accepted here may fill dicts and lists with text, numbers and
+bytes, and may describe NumPy arrays. A call is only noted. An array is then made from its raw
+bytes, after its description has been checked. NumPy's own constructors would accept any state from
+a pickle and could read bytes as pointers.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ WHOLE_NUMBERS = tuple(f"{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8))
 
 
 class NotedName(NamedTuple):
-    """A function or class that a pickle names."""
+    """A function or class that a pickle names; it is not imported."""
 
     name: str
 
 
 class NotedCall:
-    """What a pickle would have called, and the state that it would have given to the result."""
+    """A call that a pickle asks for, and the state that it would give to the result; neither is
+    carried out."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
         self.name, self.arguments = name, arguments
@@ -56,38 +57,38 @@ class NotedCall:
 
 
 def read_pickle(content: bytes) -> Any:
-    """Returns the tables, lists, numbers, text and bytes of a pickle; each array in it is a
-    `NotedCall`. Raises a DataError for anything but data; damage may raise any exception."""
+    """Returns the dicts, lists, numbers, text and bytes of a pickle; each array in it is a
+    `NotedCall`. Raises a DataError for anything but data, and any exception for damage."""
     return _DataUnpickler(content).load()
 
 
 def decode_array(value: Any) -> Array:
-    """The array of whole numbers that a pickle describes. What describes none is refused by a
-    DataError, or leads to some other exception."""
+    """Returns the integer array that a `NotedCall` describes. Raises a DataError, or any other
+    exception, if it describes none."""
     if not isinstance(value, NotedCall) or value.name not in ("_reconstruct", "_frombuffer"):
-        raise DataError("it holds no array where one should be")
+        raise DataError("it has no array where one should be")
     if value.name == "_frombuffer":
         raw, described, shape, order = value.arguments
     else:
         _, shape, described, by_columns, raw = value.state
         order = "F" if by_columns else "C"
-    kind = _integer_dtype(described)
+    dtype = _integer_dtype(described)
     if not isinstance(raw, bytes) or type(shape) is not tuple or len(shape) > 4:
         raise DataError("an array has no bytes, or no shape")
     if any(type(size) is not int or not 0 <= size <= len(raw) for size in shape):
         raise DataError("an array's shape does not consist of sizes")
-    if math.prod(shape) * kind.itemsize != len(raw):
+    if math.prod(shape) * dtype.itemsize != len(raw):
         raise DataError(f"an array of {shape} has {len(raw)} bytes")
-    return np.frombuffer(raw, kind).reshape(shape, order=order)
+    return np.frombuffer(raw, dtype).reshape(shape, order=order)
 
 
 def _integer_dtype(described: Any) -> np.dtype[Any]:
-    """An integer type by its size and byte order, if nothing else is said of it."""
+    """Returns the integer dtype that a pickle describes by size and byte order alone."""
     if not isinstance(described, NotedCall) or described.name != "dtype":
         raise DataError("an array's numbers are not described")
     name, *copying = described.arguments
     version, order, *others = described.state
-    name, order = (one.decode() if isinstance(one, bytes) else one for one in (name, order))
+    name, order = (text.decode() if isinstance(text, bytes) else text for text in (name, order))
     if name not in WHOLE_NUMBERS or copying != [False, True]:
         raise DataError("an array does not hold whole numbers")
     if version != 3 or order not in ("|", "<", ">") or others != [None, None, None, -1, -1, 0]:
@@ -96,16 +97,15 @@ def _integer_dtype(described: Any) -> np.dtype[Any]:
 
 
 class _HandlerTable(dict[int, Handler]):
-    """What is done for each opcode; the others are refused."""
+    """The handler of each opcode; an opcode without one is a DataError."""
 
     def __missing__(self, code: int) -> NoReturn:
         names = {opcode.code: opcode.name for opcode in pickletools.opcodes}
         raise DataError(f"it has the opcode {names.get(chr(code), code)}, which is not data")
 
 
-class _DataUnpickler(
-    pickle._Unpickler
-):  # the one in Python: nobody can choose the opcodes of that in C
+# derives from the unpickler written in Python; the one in C has no table of opcodes to replace
+class _DataUnpickler(pickle._Unpickler):
     stack: list[Any]
 
     def __init__(self, content: bytes) -> None:
@@ -120,12 +120,13 @@ class _DataUnpickler(
     def call(self) -> None:
         arguments, named = self.stack.pop(), self.stack.pop()
         if not isinstance(named, NotedName) or type(arguments) is not tuple:
-            raise DataError("it calls what is no function")
+            raise DataError("it calls something that is not a function")
         encode = named.name == "encode"
         self.stack.append(self._encoded(*arguments) if encode else NotedCall(named.name, arguments))
 
     def _encoded(self, text: str, encoding: str) -> bytes:
-        """No file holds more bytes than it has, unless it asks for the same ones over and over."""
+        """Returns bytes that Python 3 pickled for Python 2. Raises a DataError if their total
+        exceeds the file: then it encodes the same text again and again to fill the RAM."""
         self._may_encode -= len(text)
         if self._may_encode < 0:
             raise DataError("it holds more bytes than it has")
@@ -134,16 +135,17 @@ class _DataUnpickler(
     def give_state(self) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], NotedCall):
-            raise DataError("it gives a state to what can have none")
+            raise DataError("it gives a state to something that has none")
         self.stack[-1].state = state
 
 
 def _with_text_keys(load: Handler, keys: slice) -> Handler:
-    """To hash a tuple of tuples of tuples … would end the process."""
+    """Returns a handler that refuses a dict whose keys are not text: hashing a deeply nested tuple
+    would crash the process."""
 
     def checked(reader: _DataUnpickler) -> None:
         if not all(isinstance(key, str | bytes) for key in reader.stack[keys]):
-            raise DataError("it has a table whose keys are not text")
+            raise DataError("it has a dict whose keys are not text")
         load(reader)
 
     return checked
@@ -157,7 +159,7 @@ def _make_handler_table() -> _HandlerTable:
         "DICT": _with_text_keys(pythons[pickle.DICT[0]], every),
         "SETITEMS": _with_text_keys(pythons[pickle.SETITEMS[0]], every),
         "SETITEM": _with_text_keys(pythons[pickle.SETITEM[0]], last),
-        "BYTEARRAY8": handlers["BINBYTES8"],  # which takes no memory before it has the bytes
+        "BYTEARRAY8": handlers["BINBYTES8"],  # it allocates nothing before it has the bytes
         "REDUCE": _DataUnpickler.call,
         "BUILD": _DataUnpickler.give_state,
     }

@@ -1,4 +1,4 @@
-"""Where the files of a dataset of the catalogue are, and in which form."""
+"""Finds the files of a dataset of the catalogue, and the reader for their form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from onepass.data.files import Undecoded
 
 
 class Reader(NamedTuple):
-    """One form in which the files come."""
+    """A form in which the files of a dataset come: its name for users, a test of whether a folder
+    has it, and the function that reads it."""
 
     form: str
     present: Callable[[Path], bool]
@@ -21,7 +22,7 @@ class Reader(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A place below the data root, and the reader of what was found there."""
+    """A path below the data root, and the reader of the files there."""
 
     path: Path
     reader: Reader
@@ -51,9 +52,10 @@ READERS = {
 
 
 def find_source(entry: CatalogueEntry, root: Path) -> Source | None:
-    """Returns the first place below the root where one of the readers finds its files."""
-    for place in entry.paths:
+    """Returns the first path below the root where a reader finds its files; None if there is
+    none."""
+    for path in entry.paths:
         for reader in READERS[entry.name]:
-            if reader.present(root / place):
-                return Source(root / place, reader)
+            if reader.present(root / path):
+                return Source(root / path, reader)
     return None

@@ -1,4 +1,4 @@
-"""Whether a dataset is here, and whether it is whole."""
+"""Checks whether a dataset of the catalogue is on this machine, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onepass.data.sources import find_source
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at, and whether it was as it should be."""
+    """The result of one check, and whether it is good."""
 
     good: bool
     text: str
 
 
 def describe_location(entry: CatalogueEntry, root: Path) -> str:
-    """Where the dataset was found, in words."""
+    """Returns the path at which a dataset was found, or "missing", for users."""
     found = find_source(entry, root)
     if found is not None:
         return f"{found.path} ({found.reader.form})"
@@ -32,7 +32,8 @@ def describe_location(entry: CatalogueEntry, root: Path) -> str:
 
 
 def verify(entry: CatalogueEntry, root: Path) -> list[Finding]:
-    """Counts per class, sizes, published checksums, and every byte of the cached arrays."""
+    """Checks published checksums, counts per class and every byte of the cached arrays; describes
+    the pixels."""
     dataset = load(entry.name, root=root)
     findings = [Finding(True, f"found: {describe_location(entry, root)}")]
     findings += _check_checksums(entry, root)
@@ -42,11 +43,12 @@ def verify(entry: CatalogueEntry, root: Path) -> list[Finding]:
     identity = str(found.path.resolve()) if found else "download"
     folder = cache.cache_folder(entry.name, identity)
     problem = cache.find_damage(folder, thorough=True)
-    findings.append(Finding(problem is None, problem or f"cached arrays are whole: {folder}"))
+    findings.append(Finding(problem is None, problem or f"cached arrays are intact: {folder}"))
     return findings
 
 
 def _check_checksums(entry: CatalogueEntry, root: Path) -> list[Finding]:
+    """Compares the files that are there with the published checksums."""
     found = find_source(entry, root)
     if found is None:
         return []
@@ -62,6 +64,7 @@ def _check_checksums(entry: CatalogueEntry, root: Path) -> list[Finding]:
 
 
 def _check_counts(entry: CatalogueEntry, dataset: Dataset) -> list[Finding]:
+    """Compares the numbers of images per class with the published ones."""
     findings = []
     for part, y, official in (
         ("training", dataset.train_y, entry.train),

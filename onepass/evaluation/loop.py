@@ -1,7 +1,8 @@
-"""The loop: learn a batch, and from time to time score the learner on the test set. There are two
-of it, over a stream whose length is known and over batches that come.
+"""The loop: learn a batch, and score the learner on the test set from time to time.
 
-They are generators; printing, recording and drawing are their customers, and listeners are told.
+It has two variants: `_ticks_of_stream` for a `Stream`, whose length and tasks are known, and
+`_ticks_of_batches` for any iterable of batches. Both are generators that yield a tick per batch, so
+that callers print, record and draw. Listeners are called along the way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from onepass.evaluation.scoring import (
     predicted_rows,
     rows_of,
 )
-from onepass.learning.divergence import expect_finite
+from onepass.learning.divergence import expect_not_diverged
 from onepass.learning.learner import Learner
 from onepass.streams import Stream
 
@@ -45,19 +46,20 @@ def evaluate(
     prequential: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> Iterator[Point]:
-    """Learns the stream, yielding a point at the end of each task and after `every` batches. A
-    method that trains when scores are asked for is scored at the end only, unless `every` is given.
-    Listeners are told of every step; one that fails is dropped, with a warning. With `prequential`
-    each batch is also predicted before it is learned, unless that would train the method.
+    """Learns the stream, and yields a point at the end of each task and after `every` batches. A
+    method that has to train before it is scored is scored at the end only, unless `every` is given.
+    Listeners are called at every step; one that fails is dropped, with a warning. With
+    `prequential`, each batch is also predicted before it is learned; methods that train before
+    scoring refuse this.
 
-    The stream may be batches of your own: any iterable of pairs (x, y), or of dictionaries with a
-    column image, img or x and one label, fine_label or y. Then `test` is what is scored: a pair
-    (x, y), a `Dataset`, or batches that can be walked again. Nobody knows where such a stream ends,
-    so that a point comes after `every` batches and at its end; its tasks are those that the learner
-    infers, unless whoever makes the batches calls `learner.new_task()` between two of them. Then
-    the end of the batches ends the last task, and a method that works at the ends of tasks is
-    scored once more if it was scored after the last batch. Nothing is kept of a batch that was
-    learned, apart from the learner's memory.
+    The stream may also be any iterable of batches: pairs (x, y), or dictionaries with a column
+    image, img or x and a column label, fine_label or y. Then `test` is the test set: a pair (x, y),
+    a `Dataset`, or batches that can be iterated more than once. The length of the iterable is
+    unknown, so a point comes after `every` batches and at the end. Its tasks are those that the
+    learner infers, unless your code calls `learner.new_task()` between two batches. In that case
+    the last task ends with the batches, and a method that trains at task ends is scored once more
+    if it was already scored after the last batch. The loop keeps no batch after it was learned;
+    only the learner's memory does.
 
     >>> import onepass
     >>> stream = onepass.ClassIncremental(onepass.load("digits"), tasks=5)
@@ -78,7 +80,7 @@ def evaluate(
     audience = Audience(listeners)
     if isinstance(stream, Stream):
         if test is not None:
-            raise InputError("a Stream has a test set of its own: test is for batches of yours")
+            raise InputError("a Stream has its own test set: give test only with your own batches")
         prepare_for_stream(learner, stream)
         audience.started(Run(learner, stream))
         ticks = learn_and_score(
@@ -93,12 +95,13 @@ def evaluate(
 
 
 def prepare_for_stream(learner: Learner, stream: Stream) -> None:
-    """Prepares a learner for a stream's samples, unless it is prepared already."""
+    """Prepares a learner for the shape and type of a stream's samples, unless it is prepared
+    already."""
     if not isinstance(learner, Learner) or not isinstance(stream, Stream):
         given = f"a {type(learner).__name__} and a {type(stream).__name__}"
         raise InputError(f"evaluate takes a learner, then a stream; it was given {given}")
     if any(isinstance(label, str) for label in learner.classes[:1]):
-        raise InputError("this learner's labels are text, and those of a stream are numbers")
+        raise InputError("this learner has learned text labels, but a stream's labels are numbers")
     if not learner._prepared:
         first, _ = stream.batch(0)
         with naming_large_settings(_size_factors(learner, stream)):
@@ -106,7 +109,8 @@ def prepare_for_stream(learner: Learner, stream: Stream) -> None:
 
 
 def _size_factors(learner: Learner, stream: Stream) -> dict[str, object]:
-    """What decides how much memory is needed."""
+    """Returns the numbers that an out-of-memory error reports: they decide how much RAM or GPU
+    memory a step needs."""
     first, _ = stream.batch(0)
     return {**learner.get_params(), "values in a sample": first[0].numel(), "batch": len(first)}
 
@@ -120,8 +124,9 @@ def learn_and_score(
     start: Tick = BEGINNING,
     listener: Listener = NO_LISTENER,
 ) -> Iterator[Tick]:
-    """As `evaluate`, but yields after every batch, and can go on after the tick `start`. `listener`
-    is told of steps, points and tasks; of start and end it has to be told by the caller."""
+    """Does what `evaluate` does, but yields after every batch and can continue after the tick
+    `start`. It calls the listener's hooks for steps, points and tasks; the caller has to call
+    `started` and `finished`."""
     prepare_for_stream(learner, stream)
     if prequential:
         expect_untrained_scores(learner)
@@ -157,13 +162,13 @@ def _ticks_of_stream(
             if stream.boundaries and stream.starts_task(index):
                 learner.new_task()
             step = learner.learn(x, y)
-            # what watches a step queues its own work behind it: on a busy device the wait for the
-            # step ends up there, and is training's
+            # A listener queues GPU work behind the step. On a busy device the wait for the step
+            # then happens inside the listener, and it still counts as training.
             listener.stepped(learner, step)
             if stream.boundaries and boundary:
                 learner.end_task()
             if due or prequential:
-                loss = float(step.loss)  # waits for the device, so that its time counts here
+                loss = float(step.loss)  # waits for the device, so that its time counts as training
         tick = Tick(done, stream.task_of(index), hits=hits, tried=tried, **clock.read())
         if due:
             tick = _score(tick, learner, test, clock, loss, boundary)
@@ -181,12 +186,12 @@ def _ticks_of_batches(
     prequential: bool,
     listener: Listener,
 ) -> Iterator[Tick]:
-    """As `_walk`, where the end is known when it has come."""
+    """Does what `_ticks_of_stream` does for batches whose number and tasks are not known ahead."""
     _expect_scorable_batches(learner, batches, test, every, prequential)
-    held = TestBatches(() if test is None else test)
+    tested = TestBatches(() if test is None else test)
     upcoming = xy_pairs(batches)
     if (first := next(upcoming, None)) is None:
-        raise InputError("the stream has no batch")
+        raise InputError("the stream has no batches: give at least one")
     sample = inputs.as_samples(first[0])[0]
     if not learner._prepared:
         learner.prepare(tuple(sample.shape), sample.dtype)
@@ -197,7 +202,8 @@ def _ticks_of_batches(
             tick = _predict_first(tick, learner, x, y, clock)
         with clock.training:
             step = learner.learn(x, y)
-            if learner.task != task and tick.step:  # which nobody knew when its last batch came
+            # The last batch of a task is known to be the last only when the next task begins.
+            if learner.task != task and tick.step:
                 listener.task_ended(task)
             task = learner.task
             listener.stepped(learner, step)
@@ -205,18 +211,18 @@ def _ticks_of_batches(
         due = every is not None and done % every == 0
         if due:
             with clock.training:
-                float(step.loss)  # waits for the device, so that its time counts here
+                float(step.loss)  # waits for the device, so that its time counts as training
         tick = Tick(done, learner.task, hits=tick.hits, tried=tick.tried, **clock.read())
         if due:
-            tick = _score(tick, learner, held, clock, float(step.loss), False)
+            tick = _score(tick, learner, tested, clock, float(step.loss), False)
             listener.scored(tick)
         yield tick
-    works = False
-    if learner.book.told:  # tasks that are told end as those of a Stream do
+    trained = False
+    if learner.class_index.told:  # the caller announced the tasks, so the last one ends here
         with clock.training:
-            works = learner.end_task()
-    if works or not isinstance(tick, Point):
-        tick = _score(tick, learner, held, clock, float(step.loss), False)
+            trained = learner.end_task()
+    if trained or not isinstance(tick, Point):
+        tick = _score(tick, learner, tested, clock, float(step.loss), False)
         listener.scored(tick)
         yield tick
     listener.task_ended(task)
@@ -243,7 +249,7 @@ def _expect_scorable_batches(
 
 
 def _predict_first(tick: Tick, learner: Learner, x: Any, y: Any, clock: _Clock) -> Tick:
-    """Counts what is predicted rightly before it is learned."""
+    """Predicts a batch before it is learned, and returns the tick with the new counts."""
     samples = inputs.as_samples(x)
     truth = rows_of(learner, y, len(samples))
     with clock.scoring:
@@ -256,8 +262,9 @@ def _count_correct(learner: Learner, x: Tensor, y: Tensor) -> int:
 
 
 def is_scored(learner: Learner, stream: Stream, every: int | None, done: int) -> bool:
-    """Whether a learner is scored when it has learned so many batches: at the end, at the end of
-    each task unless it has to train for it and nobody asked, and after each `every`."""
+    """Returns whether a learner is scored once it has learned `done` batches: after each `every`,
+    at the end of the stream, and at the end of each task. A method that has to train before it is
+    scored skips the ends of tasks, unless `every` is given."""
     if every is not None and done % every == 0:
         return True
     at_task_ends = every is not None or not learner.traits.trains_to_score
@@ -272,7 +279,7 @@ def _score(
     loss: float,
     boundary: bool,
 ) -> Point:
-    expect_finite(learner)
+    expect_not_diverged(learner)
     with clock.scoring:
         scores = test.score(learner, boundary=boundary)
     found = {"boundary": boundary, "loss": loss, **scores._asdict()}
@@ -280,7 +287,7 @@ def _score(
 
 
 class _Clock:
-    """What training, scoring and capturing have taken so far."""
+    """The seconds that training, scoring and CUDA graph capture have taken so far."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:
         self.scoring = _Stopwatch(before.scoring)
@@ -296,8 +303,8 @@ class _Clock:
 
 
 class _Stopwatch:
-    """Adds up what is done inside of it. It is made once and entered at every step: looking at the
-    clock must cost little beside a short step."""
+    """Adds up the time spent inside its `with` blocks. One object serves all steps, because a new
+    one for each would cost too much beside a short step."""
 
     def __init__(self, taken: float) -> None:
         self.taken = taken
@@ -310,7 +317,8 @@ class _Stopwatch:
 
 
 class _TrainingStopwatch(_Stopwatch):
-    """A step is captured while it trains; that time is not training's."""
+    """A stopwatch that counts the capture of CUDA graphs apart: it happens during training steps,
+    but is not training time."""
 
     def __init__(self, before: Tick, learner: Learner) -> None:
         super().__init__(before.seconds)

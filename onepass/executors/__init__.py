@@ -1,5 +1,5 @@
-"""Where runs run: one after another here, or several at a time in processes. Modules here import
-`runs` and what is below it."""
+"""Executors run jobs: one after another in this process, or several at a time in worker processes.
+Modules here import `runs` and layers below it."""
 
 from typing import TYPE_CHECKING
 

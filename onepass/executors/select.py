@@ -1,4 +1,4 @@
-"""Which executor, and how many runs at once."""
+"""Chooses the executor, and how many runs it has at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from onepass.executors.serial import Serial
 from onepass.runs.spec import Job
 
 RUNS_ON_A_GPU = 8
-AtOnce = int | Literal["auto"]  # auto: as many as are fast
+AtOnce = int | Literal["auto"]  # auto: as many as speed the whole up
 
 
 def choose_executor(
     jobs: Sequence[Job], at_once: AtOnce = 1, *, isolated: bool = False
 ) -> Executor:
-    """Returns what runs these jobs, so many at a time. `isolated`: each run is in a process of its
-    own even if they come one after another, so that one that is killed takes no other with it."""
+    """Returns an executor for these jobs that has `at_once` runs at a time. `isolated`: runs are in
+    worker processes even one at a time, so that a killed run does not stop the others."""
     expect_type("jobs", at_once, AtOnce)
     if at_once != "auto" and at_once < 1:
         raise InputError(f"jobs must be at least 1 at a time, not {at_once}")
@@ -32,8 +32,8 @@ def choose_executor(
 
 
 def runs_at_once(wanted: AtOnce, jobs: Sequence[Job]) -> int:
-    """Returns how many jobs to run at once: as many as wanted, or as are fast, but never more than
-    there are cores for their threads."""
+    """Returns how many jobs to run at a time: as many as wanted, but no more than the cores have
+    threads for. `auto` means a run per core's worth of threads, or `RUNS_ON_A_GPU` per GPU."""
     first = jobs[0]
     cores = max(1, devices.usable_cores() // first.threads)
     gpus = 1 if first.device != first.device_kind else max(1, torch.cuda.device_count())

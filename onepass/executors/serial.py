@@ -1,4 +1,4 @@
-"""One run after another, in this process."""
+"""The executor that runs one job after another in this process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from onepass.runs.spec import Job
 
 
 class TimeLimitReached(BaseException):
-    """Stops a run."""
+    """Stops a run at the time limit. A BaseException, because an Exception in a listener only drops
+    the listener."""
 
 
 class Serial:
-    """The learner that is checked is the one that runs, and the data are loaded once."""
+    """Runs jobs one after another. Each run takes the learner that its check has made, and data are
+    loaded once."""
 
     def __init__(self) -> None:
         self.resources = RunResources()
@@ -46,7 +48,7 @@ class Serial:
                 )
             except TimeLimitReached:
                 return
-            except Exception as problem:  # whatever it is, the other runs go on
+            except Exception as problem:  # any error ends this run only
                 if retries.should_retry(job, failure_kind(problem), name_and_message(problem)):
                     queue.put_back(index)
                     continue
@@ -55,7 +57,7 @@ class Serial:
 
 
 def _forward_or_stop(watch: Watch, until: float, index: int, progress: Progress) -> None:
-    """Passes on how far a run is, or stops it if its time is up."""
+    """Passes the progress of a run on, or stops the run if its time is up."""
     if time.monotonic() >= until:
         raise TimeLimitReached
     watch(index, progress)

@@ -1,5 +1,5 @@
-"""Memories: which samples are kept, and which are drawn from them. Modules here import only
-`base`."""
+"""Replay memories: which samples they keep, and how a batch is drawn from them. Modules here import
+only `base`."""
 
 from onepass.memory.balanced import BalancedMemory
 from onepass.memory.fill_first import FillFirst

@@ -1,5 +1,5 @@
-"""The two halves of a memory that is rebuilt when a task ends: what was chosen then, and candidates
-of the task that is running."""
+"""The two halves of a memory that is rebuilt when a task ends: the samples chosen so far, and the
+candidates of the current task."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from onepass.memory.reservoir import Reservoir
 
 
 class RebuiltMemory(FillFirst):
-    """A memory that is exchanged as a whole. All slots are saved, so that a state has the same size
-    at any time."""
+    """A memory whose samples are all replaced at once. It saves all slots, so that its state always
+    has the same size."""
 
     def replace(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
+        """Empties the memory and stores these samples."""
         self.size.zero_()
         self.add(x, y, **fields)
 
@@ -22,8 +23,7 @@ class RebuiltMemory(FillFirst):
 
 
 class TaskReservoir(Reservoir):
-    """A reservoir of the running task: it starts anew at every boundary. All slots are saved here,
-    too."""
+    """A reservoir of the current task, emptied at each boundary. It saves all slots, too."""
 
     def new_task(self) -> None:
         self.size.zero_()

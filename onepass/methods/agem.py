@@ -88,7 +88,7 @@ class AGEM(Replay):
     True
     """
 
-    traits: ClassVar[Traits] = Traits(forgets=True)
+    traits: ClassVar[Traits] = Traits(near_fine_tuning=True)
     presets: ClassVar[dict[str, Preset]] = {
         "official": Preset(
             {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "replay": 10, "augment": "none"},

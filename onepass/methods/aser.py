@@ -181,9 +181,9 @@ class ASER(Replay):
     def cost(self, batch: int) -> ImageCount:
         evaluation = min(self.half, self.memory - self.eligible)
         retrieving = ImageCount(trained=0, scored=self.eligible + evaluation + batch)
-        return super().cost(batch) + retrieving + self.cost_of_letting_in(batch)
+        return super().cost(batch) + retrieving + self.cost_of_storing(batch)
 
-    def cost_of_letting_in(self, batch: int) -> ImageCount:
+    def cost_of_storing(self, batch: int) -> ImageCount:
         return ImageCount(trained=0, scored=2 * self.half + batch)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -192,9 +192,9 @@ class ASER(Replay):
         (both_out,) = self.forward(stream.then(replay))  # logits  (b + r, C)
         loss = cross_entropy(both_out, among=self.seen)  # one mean over both
         self.descend(loss)
-        if self.trainer.lets_in:
+        if self.trainer.last_repeat:
             self.update(stream)
-        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def retrieve(self, stream: Samples) -> Samples:
         """Returns X^buf (r): samples of the highest adversarial value; random ones until the memory

@@ -238,7 +238,7 @@ class BiC(Replay):
         return ImageCount(trained=images, scored=images)
 
     def step(self, x: Tensor, y: Tensor) -> Step:
-        if self.trainer.begins:  # drawn once for all `repeats` of a batch
+        if self.trainer.first_repeat:  # drawn once for all `repeats` of a batch
             lots = torch.rand(
                 len(y), generator=self.trainer.rngs["draws"], device=self.trainer.torch_device
             )
@@ -256,11 +256,14 @@ class BiC(Replay):
         label_loss = cross_entropy(both_out, among=self.seen)
         loss = share * old_loss + (1 - share) * label_loss
 
-        self.keep(x, y, part=~held)
-        self.keep(x, y, self.held_out, part=held)
+        self.keep(x, y, accept=~held)
+        self.keep(x, y, self.held_out, accept=held)
         self.descend(loss)
         return Step.of(
-            loss, *self.trainer.apart(both_out, stream, replay), old=old_loss, labels=label_loss
+            loss,
+            *self.trainer.split_output(both_out, stream, replay),
+            old=old_loss,
+            labels=label_loss,
         )
 
     @torch.no_grad()
@@ -271,11 +274,11 @@ class BiC(Replay):
         of_new = self.new[y]
         if not bool(of_new.any()) or bool(of_new.all()):
             return
-        logits = self.trainer.answering(self.views.normalise(x))[:, : len(self.classes)]
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
+        logits = self.trainer.predicting_model(self.views.normalise(x))[:, : len(self.classes)]
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
         # many small operations: faster on the host
         new = self.new[: len(self.classes)].cpu()
         self.correction.set(self.new, *fit_correction(logits.cpu(), y.cpu(), new, self.decay))
 
     def scorer(self) -> nn.Module:
-        return BiasCorrected(self.trainer.answering, self.correction)
+        return BiasCorrected(self.trainer.predicting_model, self.correction)

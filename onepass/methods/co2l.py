@@ -249,10 +249,10 @@ class Co2L(Replay):
     def scorer(self) -> nn.Module:
         """Returns the backbone with a linear classifier that is fitted to the current memory."""
         held = int(self.store.size)  # samples in the memory
-        features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
-        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
+        features = self.trainer.features_of(self.store.x[:held], self.trainer.predicting_model)
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=held))
         return FeatureClassifier(
-            self.trainer.answering, FittedLinear(features, self.store.y[:held], self.seen)
+            self.trainer.predicting_model, FittedLinear(features, self.store.y[:held], self.seen)
         )
 
 

@@ -176,7 +176,7 @@ class ERAML(Replay):
         z = F.normalize(features.float())
         return Samples(z, samples.y.repeat(times), samples.weight.repeat(times))
 
-    def shown(self, batch: int) -> int:
+    def teacher_images(self, batch: int) -> int:
         return (batch + self.replay) * self.views_per_sample  # partners have no logits
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -192,8 +192,8 @@ class ERAML(Replay):
         output = self.trainer.output
         stream_out = output(head(of_stream), stream, lambda: pieces[0])  # logits  (b, C)
         replay_out = output(head(of_replay), replay, lambda: pieces[2])  # logits  (r, C)
-        self.trainer.note([stream_out], [stream])
-        self.trainer.note([replay_out], [replay])
+        self.trainer.record_forward([stream_out], [stream])
+        self.trainer.record_forward([replay_out], [replay])
 
         plain = (self.store.size == 0) | ~self.old.any()  # first task or empty memory
         metric = partner_contrast(

@@ -38,7 +38,7 @@ class Finetune(Learner):
     """
 
     traits: ClassVar[Traits] = Traits(
-        forgets=True,
+        near_fine_tuning=True,
         exempt={
             "memory_reaches_the_gradient": "it keeps no samples",
             "beats_finetuning": "it is fine-tuning",
@@ -73,4 +73,4 @@ class Joint(Finetune):
     True
     """
 
-    traits: ClassVar[Traits] = replace(Finetune.traits, forgets=False)
+    traits: ClassVar[Traits] = replace(Finetune.traits, near_fine_tuning=False)

@@ -267,5 +267,5 @@ class GDumb(WithMemory):
         """Trains a network on the current memory and returns it."""
         fit = Fit(self)
         with torch.enable_grad():
-            self.trainer.spend("scores", fit.run())
-        return fit.trainer.evaluator
+            self.trainer.count_images("scores", fit.run())
+        return fit.trainer.eval_model

@@ -136,7 +136,7 @@ class GSAReleased(WithMemory):
         # as in the script: these images are augmented twice, those of X^mix once
         twice = self.views.augmented(self.views(current.x))
         stream_out = self.trainer.output(self.model.train_forward(twice), current, lambda: twice)
-        self.trainer.note([stream_out], [current])
+        self.trainer.record_forward([stream_out], [current])
         # the order of forward passes is the script's: BatchNorm's statistics depend on it
         self.update_statistics(self.new_samples_of_mix(mix.x, size))
         self.update_statistics(mix.x)

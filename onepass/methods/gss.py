@@ -193,12 +193,12 @@ class GSS(Replay):
         return ScoredMemory(self.memory, shape, dtype, rng, {"score": torch.zeros(())})
 
     def cost(self, batch: int) -> ImageCount:
-        return super().cost(batch) + self.cost_of_letting_in(batch)
+        return super().cost(batch) + self.cost_of_storing(batch)
 
-    def cost_of_letting_in(self, batch: int) -> ImageCount:
+    def cost_of_storing(self, batch: int) -> ImageCount:
         return ImageCount(self.subsets * self.subset_size + batch)
 
-    def shown(self, batch: int) -> int:
+    def teacher_images(self, batch: int) -> int:
         return super().cost(batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
@@ -210,7 +210,7 @@ class GSS(Replay):
         loss = stream_loss + replay_loss
         self.descend(loss)
 
-        if self.trainer.lets_in:
+        if self.trainer.last_repeat:
             score, diverse = self.scores_of(stream)  # c_i, and c < 0           (b) ()
             self.store.exchange(x, y, score, diverse)  # acts on a full memory
             self.store.add(x, y, score=score)  # acts on one with free slots
@@ -237,4 +237,6 @@ class GSS(Replay):
         def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return cross_entropy(Output(logits, y, weight), among=self.seen)
 
-        return gradients_per_batch(self.trainer.evaluator, loss, self.views.normalise(x), y, weight)
+        return gradients_per_batch(
+            self.trainer.eval_model, loss, self.views.normalise(x), y, weight
+        )

@@ -315,7 +315,7 @@ class IL2A(Replay):
         held = int(self.store.size)
         self.store.fields["features"][:held] = self.trainer.features_of(self.store.x[:held])
         self.store.fields["known"][:held] = 1
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=held))
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=held))
         for parameter in self.model.get_submodule("auxiliary").parameters():
             nn.init.zeros_(parameter)
             reset_rows(self.trainer.optimizer, parameter, slice(None))

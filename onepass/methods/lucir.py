@@ -187,7 +187,7 @@ class LUCIR(Replay):
         self.imprint(features, samples.y, samples.weight)
         cosine = self.model.on(head.cosines, features)  #                            (b + r, C)
         out = self.trainer.output(head.scale * cosine, samples, lambda: views)  # o  (b + r, C)
-        self.trainer.note([out], [samples])
+        self.trainer.record_forward([out], [samples])
 
         label_loss = cross_entropy(out, among=self.seen)
         distance = 1 - F.cosine_similarity(features.float(), self.previous.features(views))
@@ -199,7 +199,7 @@ class LUCIR(Replay):
         self.keep(x, y)
         self.descend(loss)
         terms = {"labels": label_loss, "features": feature_loss, "margin": margin_loss}
-        return Step.of(loss, *self.trainer.apart(out, stream, replay), **terms)
+        return Step.of(loss, *self.trainer.split_output(out, stream, replay), **terms)
 
     @torch.no_grad()
     def imprint(self, features: Tensor, y: Tensor, weight: Tensor) -> None:

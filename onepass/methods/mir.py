@@ -140,7 +140,7 @@ class MIR(Replay):
         inputs = self.views.normalise(samples.x)  # not augmented
         virtual = parameters_after_step(self.model, gradients, self.lr)  # theta'
         before, after = (
-            Output(logits_with(self.trainer.evaluator, theta, inputs), samples.y, samples.weight)
+            Output(logits_with(self.trainer.eval_model, theta, inputs), samples.y, samples.weight)
             for theta in ({}, virtual)
         )
         return sample_cross_entropy(after, self.seen) - sample_cross_entropy(before, self.seen)

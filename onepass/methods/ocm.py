@@ -248,7 +248,7 @@ class OCM(Replay):
         taught = (self.maps + 1) * self.replay
         return ImageCount(trained=(contrasted + self.replay) * times, scored=taught * times)
 
-    def shown(self, batch: int) -> int:
+    def teacher_images(self, batch: int) -> int:
         return self.replay * self.views_per_sample  # the other views have no logits
 
     @property

@@ -72,8 +72,8 @@ class OCMGSA(OCM, GSA):
     def cost(self, batch: int) -> ImageCount:
         return OCM.cost(self, batch) + GSA.cost(self, batch)
 
-    def shown(self, batch: int) -> int:
-        return OCM.shown(self, batch) + GSA.cost(self, batch).trained
+    def teacher_images(self, batch: int) -> int:
+        return OCM.teacher_images(self, batch) + GSA.cost(self, batch).trained
 
     def step(self, x: Tensor, y: Tensor) -> Step:
         stream = Samples.of(x, y)  # X^new                                      (b)

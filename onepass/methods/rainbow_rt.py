@@ -148,7 +148,7 @@ class RainbowRT(Replay):
 
         self.keep(x, y, self.running)
         self.descend(loss)
-        return Step.of(loss, *self.trainer.apart(both_out, stream, replay))
+        return Step.of(loss, *self.trainer.split_output(both_out, stream, replay))
 
     def on_task_end(self) -> None:
         """Rebuilds the memory."""
@@ -171,13 +171,13 @@ class RainbowRT(Replay):
         """Returns u of each sample, (n): the share of its copies that are not assigned to its most
         frequent class."""
         votes = torch.cat([self.votes(piece) for piece in torch.split(x, SCORED_AT_ONCE)])
-        self.trainer.spend("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
+        self.trainer.count_images("task ends", ImageCount(trained=0, scored=AUGMENTED * len(x)))
         return 1 - votes.amax(dim=1) / AUGMENTED
 
     def votes(self, x: Tensor) -> Tensor:
         """Returns S, (n, C): the number of copies of each sample that are assigned to each
         class."""
-        inputs, evaluator = self.views.normalise(x), self.trainer.evaluator
+        inputs, evaluator = self.views.normalise(x), self.trainer.eval_model
         votes = torch.zeros(
             len(x), len(self.seen), dtype=torch.int64, device=self.trainer.torch_device
         )

@@ -168,14 +168,16 @@ class SCR(Replay):
             # every stored sample counts: this is not a draw with padding
             samples = Samples(self.store.x[slots], self.store.y[slots], weight)
             self.descend(self.contrast(samples) / REVIEW_DIVISOR)
-        self.trainer.spend("task ends", ImageCount(trained=VIEWS * held * self.views_per_sample))
+        self.trainer.count_images(
+            "task ends", ImageCount(trained=VIEWS * held * self.views_per_sample)
+        )
 
     def scorer(self) -> nn.Module:
         """Returns the backbone with the nearest class mean of the current memory."""
         held = int(self.store.size)
         # h; NearestMean normalises it to u
-        features = self.trainer.features_of(self.store.x[:held], self.trainer.answering)
+        features = self.trainer.features_of(self.store.x[:held], self.trainer.predicting_model)
         weight = torch.ones(held, device=self.trainer.torch_device)
         means = NearestMean(features, self.store.y[:held], weight, self.model.head.capacity)
-        self.trainer.spend("scores", ImageCount(trained=0, scored=held))
-        return FeatureClassifier(self.trainer.answering, means)
+        self.trainer.count_images("scores", ImageCount(trained=0, scored=held))
+        return FeatureClassifier(self.trainer.predicting_model, means)

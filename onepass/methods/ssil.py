@@ -187,5 +187,8 @@ class SSIL(Replay):
         self.keep(x, y)
         self.descend(loss)
         return Step.of(
-            loss, *self.trainer.apart(both_out, stream, replay), apart=apart_loss, tasks=task_loss
+            loss,
+            *self.trainer.split_output(both_out, stream, replay),
+            apart=apart_loss,
+            tasks=task_loss,
         )

@@ -1,6 +1,6 @@
-"""Networks: a backbone that gives features, the head on top, and the optimisers that train them.
-Modules here import `functional` and `base`; a network of your own is one file with `@network` and
-one line here."""
+"""Networks: a backbone that returns features, the class head on top, and optimisers. Modules here
+import `functional` and `base`. To add a network, write one file with `@network` and one line here.
+"""
 
 from onepass.nets.backbone import backbone, feature_count, preprocessing
 from onepass.nets.classifier import Classifier, Precision

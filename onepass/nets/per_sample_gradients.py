@@ -1,4 +1,4 @@
-"""Gradients of several mini-batches at once (of single samples, where a mini-batch is one)."""
+"""Gradients of several mini-batches in one pass, or of single samples, as batches of one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Gradients = dict[str, Tensor]
 def gradients_per_batch(
     model: nn.Module, loss: Callable[..., Tensor], x: Tensor, *targets: Tensor
 ) -> Gradients:
-    """d loss(model(x), *targets) / d parameter for every trainable parameter, by name: one row for
-    each mini-batch. The first dimension of all arguments counts mini-batches, the second samples.
+    """Returns d loss(model(x), *targets) / d parameter for every trainable parameter, by name, with
+    one row per mini-batch. In all arguments the first dimension is mini-batches, the second
+    samples.
 
-    The model must be evaluating, so that samples know nothing of each other and no statistics move.
-    The result takes the room of the parameters times the number of mini-batches.
+    The model must be in evaluation mode, so that samples are independent and no statistics change.
+    The result is as large as the parameters times the number of mini-batches.
     """
     trainable = {
         name: parameter.detach()
@@ -25,9 +26,9 @@ def gradients_per_batch(
         if parameter.requires_grad
     }
 
-    def of_one(parameters: Gradients, x: Tensor, *targets: Tensor) -> Tensor:
+    def batch_loss(parameters: Gradients, x: Tensor, *targets: Tensor) -> Tensor:
         return loss(functional_call(model, parameters, (x,)), *targets)
 
     over = (None, 0, *(0 for _ in targets))  # one set of parameters for all mini-batches
-    gradients: Gradients = vmap(grad(of_one), in_dims=over)(trainable, x, *targets)
+    gradients: Gradients = vmap(grad(batch_loss), in_dims=over)(trainable, x, *targets)
     return gradients

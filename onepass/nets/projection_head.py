@@ -1,4 +1,4 @@
-"""Where features are compared in contrastive losses, instead of as they are."""
+"""The projection head, whose outputs contrastive losses compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECTED = 128
 
 
 def projection_head(features: int, rng: torch.Generator) -> nn.Module:
-    """Two layers, from features to 128 numbers."""
+    """Returns a head of two layers, from features to 128 numbers."""
 
     def layers() -> nn.Module:
         hidden = nn.Linear(features, features)
@@ -23,5 +23,5 @@ def projection_head(features: int, rng: torch.Generator) -> nn.Module:
 
 
 def project(model: Classifier, features: Tensor) -> Tensor:
-    """z, unit rows (n, 128), by the module that a network has under the name `projection`."""
+    """Returns z, unit rows (n, 128), from the model's module named `projection`."""
     return F.normalize(model.on(model.get_submodule("projection"), features))

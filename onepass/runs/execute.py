@@ -1,4 +1,4 @@
-"""How a job is carried out: from the data to the result, in a folder, resumable."""
+"""Executes a job in its run folder, from the data to the result, resumably."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def run_job(
     listeners: Sequence[Listener] = (),
     resources: RunResources | None = None,
 ) -> Result:
-    """Runs a job in its folder below `out`.
+    """Runs a job in its folder below `out`, and returns its result.
 
-    An existing run is an error, unless `resume`: then a finished run is returned as it is, a broken
-    one goes on after its last checkpoint, and a missing one starts; what an older revision of the
-    method has run stays beside it. A run of other data is refused, and so is one of other versions
-    of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between checkpoints,
-    `auto` for one every ten seconds, None for none at all. `listeners` are told beside the job's
-    probes. `resources` are what other runs of this process share with it.
+    An existing run is an error, unless `resume`: then a finished run returns its result, an
+    interrupted run continues from its last checkpoint, and a missing one starts. A run of an older
+    revision of the method keeps its own folder. A run on other data is refused; so is a run with
+    other versions of onepass or torch, unless `anyway`. `checkpoint` is the number of steps between
+    checkpoints; `auto` means one every ten seconds, None means no checkpoint. `listeners` are
+    called besides the job's probes. `resources` are shared with other runs of this process.
     """
     plugins.import_modules(job.imports)
     resources = resources or RunResources()
@@ -85,22 +85,22 @@ def run_job(
     with _removing_new_folder_if_too_large(folder):
         folder.make()
         with folder.locked(), threads_and_determinism(job.threads, job.deterministic):
-            if meanwhile := folder.result():  # by another process
+            if meanwhile := folder.result():  # another process has just finished it
                 return meanwhile
             return _train(job, stream, learner, folder, observers, checkpoint, anyway)
 
 
 @contextmanager
 def _removing_new_folder_if_too_large(folder: RunFolder) -> Iterator[None]:
-    """That there is no room for a step shows only when one is made. If it was the first, the folder
-    goes again, and so do those that had to be made for it."""
+    """Removes the new run folder, and its new parents, if the first step fails for lack of RAM or
+    GPU memory. A step's need is known only once it runs."""
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         yield
     except TooLargeError:
         if folder.path in missing and not folder.points():
             shutil.rmtree(folder.path)
-            with suppress(OSError):  # another run is in there
+            with suppress(OSError):  # a parent that holds another run stays
                 for path in missing[1:]:
                     path.rmdir()
         raise
@@ -115,7 +115,7 @@ def _train(
     checkpoint: CheckpointEvery,
     anyway: bool,
 ) -> Result:
-    """From the last checkpoint, if there is one, to the result."""
+    """Trains from the last checkpoint, or from the start, and returns the result."""
     learner, before = _restore(folder, job, learner)
     if before is None:
         folder.describe(_describe(job, stream, learner))
@@ -146,51 +146,55 @@ def _train(
         return replace(result, dropped=audience.dropped)
 
 
-# ---- what a folder holds already
+# ---- what the folder already holds
 
 
 def _with_fingerprint(job: Job, out: Path, resources: RunResources) -> Job:
-    """The job with the fingerprint of its data. A finished run of a dataset that has a name needs
-    its data no more: where they are gone, the result is still a result."""
+    """Returns the job with the fingerprint of its data. If the data of a named dataset are gone, a
+    finished run is still valid, and the job is returned without a fingerprint."""
     try:
         return resources.with_fingerprint(job)
     except DataError:
         if job.has_own_data or not RunFolder.of(job, out).result_file.exists():
             raise
-        log.warning("%s: %s is not here to be compared with", job.folder_name, job.dataset)
+        log.warning(
+            "%s: %s is not on this machine, so its data are not checked",
+            job.folder_name,
+            job.dataset,
+        )
         return job
 
 
 def _expect_same_probes(folder: RunFolder, found: dict[str, Any], job: Job) -> None:
-    """What a probe did not see it cannot tell afterwards."""
+    """Raises a RunError if a run was started with other probes: a probe has to see every step."""
     began = found.get("probes", [])
     if sorted(began) != sorted(job.probes):
-        with_these, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
-        raise RunError(f"{folder.path} was begun with other probes: {with_these}, not {now}")
+        before, now = (", ".join(sorted(names)) or "none" for names in (began, job.probes))
+        raise RunError(f"{folder.path} was begun with other probes: {before}, not {now}")
 
 
 def _computed_by(job: Job) -> dict[str, str]:
-    """Versions, and the state of the file that a method of the user's own comes from."""
+    """Returns the versions, and a digest of the source file if the method is the user's own."""
     source = method_source_digest(job.method)
     return {**versions(), **({"source": source} if source else {})}
 
 
 def _versions_differ(folder: RunFolder, job: Job, since: OtherVersions, anyway: bool) -> bool:
-    """Whether this onepass, this torch or the user's method are others than those that the run last
-    went on with: other numbers may come of it, so it is refused, unless `anyway`. An old run may
-    not tell."""
+    """Returns whether onepass, torch or the user's method have changed since the run last ran.
+    Because the numbers may change too, raises a RunError, unless `anyway`. A version that an old
+    run did not record counts as unchanged."""
     last = last_versions(folder.description() or {}, since)
-    told = [
+    changes = [
         f"{DISPLAY_NAMES.get(name, name)} {shortened(last[name])}, and this is {now}"
         for name, now in _computed_by(job).items()
         if last.get(name) not in (None, now)
     ]
-    if told and not anyway:
+    if changes and not anyway:
         raise RunError(
-            f"{folder.path} was run with {' and '.join(told)}, which may give other numbers; "
+            f"{folder.path} was run with {' and '.join(changes)}, which may give other numbers; "
             "--anyway resumes it all the same, --out elsewhere runs it anew"
         )
-    return bool(told)
+    return bool(changes)
 
 
 def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, RunProgress | None]:
@@ -198,14 +202,16 @@ def _restore(folder: RunFolder, job: Job, learner: Learner) -> tuple[Learner, Ru
     if saved is None:
         return learner, None
     content, progress = saved
-    wanted = checkpoints.content(learner)
+    wanted = checkpoints.checkpoint_content(learner)
     for name in ("method", "settings"):
         if content.get(name) != wanted[name]:
             raise CheckpointError(
                 f"{folder.checkpoint_file} belongs to another run: its {name} is "
                 f"{abbreviated(content.get(name))}, not {abbreviated(wanted[name])}"
             )
-    return checkpoints.restored(content, str(folder.checkpoint_file), device=job.device), progress
+    return checkpoints.learner_from_content(
+        content, str(folder.checkpoint_file), device=job.device
+    ), progress
 
 
 def _expect_all_points(
@@ -216,14 +222,15 @@ def _expect_all_points(
     every: int | None,
     done: int,
 ) -> None:
-    """The result is made of all points: those before a stop must all be in the checkpoint."""
+    """Raises a CheckpointError unless the restored points are exactly those due after `done` steps:
+    the result needs all of them."""
     steps = range(1, min(done, len(stream)) + 1)
     due = [step for step in steps if is_scored(learner, stream, every, step)]
     if done > len(stream) or [point.step for point in points] != due:
         raise CheckpointError(f"{folder.checkpoint_file} does not hold all scores of its run")
 
 
-# ---- what is said of a run
+# ---- run.json
 
 
 def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
@@ -247,6 +254,6 @@ def _describe(job: Job, stream: Stream, learner: Learner) -> dict[str, Any]:
 
 
 def _commit_of(began: dict[str, Any]) -> str | None:
-    """Of the tree with which a run began."""
+    """Returns the commit with which a run began, with `-dirty` if the tree had changes."""
     commit = began.get("commit")
     return f"{commit}-dirty" if commit and began.get("dirty") else commit

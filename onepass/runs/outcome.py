@@ -1,4 +1,4 @@
-"""Makes the result of a run that has just ended."""
+"""Makes the result of a run that has just finished."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from onepass.streams import Stream
 def make_result(
     job: Job, stream: Stream, learner: Learner, points: Sequence[Point], out: Path
 ) -> Result:
-    """Returns the result of a run that has come to its end."""
-    from onepass.learning.image_counts import images_of
+    """Returns the result of a finished run. `points` are all its evaluation points."""
+    from onepass.learning.image_counts import images_per_batch
     from onepass.learning.memory_contents import copy_bytes, memory_bytes
 
     ends = {point.task: point.correct for point in points if point.boundary}
@@ -31,7 +31,7 @@ def make_result(
     a = metrics.accuracy_matrix(correct, last.total, stream.tasks)
     spaced = [p.accuracy for p in points if cadence and p.step % cadence == 0]
     batch = len(stream.indices(0))
-    images = images_of(learner, batch)
+    images = images_per_batch(learner, batch)
     return Result(
         identity=job.identity,
         method=job.method,
@@ -81,8 +81,8 @@ def make_result(
 
 
 def plain_settings(learner: Learner) -> dict[str, Any]:
-    """The constructor's arguments as JSON has them; a network of the user's own as it shows
-    itself, a GPU without its number."""
+    """Returns the arguments of the learner's constructor as JSON values: a network of the user's as
+    its repr, a GPU without its number."""
     chosen = {**learner.get_params(), "device": device_type(learner.device)}
     return {name: _plain(value) for name, value in chosen.items()}
 
@@ -94,7 +94,7 @@ def gpu_name(learner: Learner) -> str | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else repr(value)

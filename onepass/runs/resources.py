@@ -1,4 +1,4 @@
-"""What runs need: datasets, loaded once in a process, and learners, prepared once."""
+"""Shares datasets and prepared learners among the runs of one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onepass.streams import Stream
 
 
 class RunResources:
-    """Whoever carries out several jobs keeps one, and they share what they can.
+    """Loads each dataset once, and makes the stream and the learner of each job once.
 
     >>> resources, jobs = RunResources(), [Job("er", seed=0), Job("gsa", seed=1)]
     >>> resources.dataset(jobs[0]) is resources.dataset(jobs[1])
@@ -23,27 +23,28 @@ class RunResources:
         self._ready: dict[str, tuple[Stream, Learner]] = {}
 
     def dataset(self, job: Job) -> Dataset:
-        whole = self._full_dataset(job)
-        return whole.hold_out(job.validation, job.seed) if job.validation else whole
+        """Returns the job's dataset, with its validation samples held out."""
+        full = self._full_dataset(job)
+        return full.hold_out(job.validation, job.seed) if job.validation else full
 
     def with_fingerprint(self, job: Job) -> Job:
-        """The job with the fingerprint of its data, which are loaded for that."""
+        """Returns the job with the fingerprint of its data, which are loaded for it."""
         return job.with_data(self._full_dataset(job))
 
     def _full_dataset(self, job: Job) -> Dataset:
-        own = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
-        which = (job.dataset_identity, job.data_root, *own)
-        if which not in self._datasets:
-            self._datasets[which] = job.load_dataset()
-        return self._datasets[which]
+        options = (job.image_size, job.test_fraction, job.mirror_is_same_class, job.label, job.test)
+        key = (job.dataset_identity, job.data_root, *options)
+        if key not in self._datasets:
+            self._datasets[key] = job.load_dataset()
+        return self._datasets[key]
 
     def prepare(self, job: Job) -> None:
-        """Makes a job's stream and learner, so that what can be refused is refused now; the run
-        takes them from here."""
+        """Makes a job's stream and learner for the run to `take`. Errors that do not need a run
+        are raised here."""
         self._ready[self.with_fingerprint(job).identity] = self._make(job)
 
     def take(self, job: Job) -> tuple[Stream, Learner]:
-        """The stream of a job, and its learner, prepared."""
+        """Returns the stream of a job and its prepared learner, and no longer keeps them."""
         return self._ready.pop(self.with_fingerprint(job).identity, None) or self._make(job)
 
     def _make(self, job: Job) -> tuple[Stream, Learner]:

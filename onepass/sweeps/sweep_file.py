@@ -1,8 +1,8 @@
-"""A sweep file: which runs, in which order.
+"""Reads a sweep file, which says which runs to make and in which order.
 
-    import = ["my.module"]  modules of yours that register what the file asks for
+    import = ["my.module"]  your modules that register methods and other things that the file names
 
-    [defaults]              any option of `onepass run`, by its name there; of every run
+    [defaults]              for every run: any option of `onepass run`, by its name there
     methods = ["er", "gsa"] a list makes a grid: a run for each of its values
     memory = [200, 500]
     seeds = 5
@@ -10,16 +10,16 @@
     [dataset.cifar100]      for the runs on one dataset
     memory = 1000
 
-    [method.gsa]            for those of one method
+    [method.gsa]            for the runs of one method
     preset = "tuned"
     set = { lr = [3e-4, 5e-4] }
 
-    [[grid]]                in order of priority, the first first; one that holds all of the above
-    methods = ["gsa"]       if there is none
+    [[grid]]                grids in order of priority; without any, there is one that holds all of
+    methods = ["gsa"]       the above
 
-What stands further down in this list of tables wins. A run that is in two grids has its place in
-the first. Inside a grid, all runs of the first seed come before those of the second. Paths of data
-are seen from the file.
+A table further down in this list overrides those above it. A run in two grids belongs to the first.
+Inside a grid, all runs of the first seed come before those of the second. Paths of data are
+relative to the file.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ OPTIONS: dict[str, Any] = {
 }
 LEAST = {"memory": 0, "seeds": 1, "every": 1, "threads": 1, "image-size": 1}
 MOST = {"seeds": MOST_SEEDS, "threads": 1024}
-WITHOUT_FILE = Path("the sweep")  # in errors; paths of data are seen from here then
+WITHOUT_FILE = Path("the sweep")  # stands for the file in errors if the sweep is a dictionary
 Table = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A job, and the number of its grid: a smaller one is more urgent."""
+    """A job and its priority, which is the number of its grid: smaller numbers come first."""
 
     job: Job
     priority: int
@@ -81,9 +81,9 @@ def read_sweep_file(
     data_root: str | None = None,
     imports: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Returns the runs of a sweep file, or of what would stand in one, in their order; the same one
-    may still be there twice. Whatever is wrong is one line that names the file and the key. What
-    the file and `imports` name is imported, here and by whoever runs the jobs."""
+    """Returns the runs of a sweep file, or of a dictionary with the content of one, in their order;
+    repeats are kept. Errors name the file and the key in one line. The modules in the file and in
+    `imports` are imported here, and again in the process that runs the jobs."""
     path = source if isinstance(source, Path) else WITHOUT_FILE
     content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     modules = tuple(dict.fromkeys([*imports, *_imports(path, content)]))
@@ -158,40 +158,40 @@ def _expect_valid_table(path: Path, where: str, table: Table, without: str = "")
         valid = [option for option in OPTIONS if option != without]
         if name not in valid:
             raise UnknownNameError(f"key of {path} {where}", name, valid)
-        told = f"{path}: {where} {name}"
+        key = f"{path}: {where} {name}"
         if name == "set":
-            _expect_valid_settings(told, value)
+            _expect_valid_settings(key, value)
             continue
         values = value if isinstance(value, list) and name != "seeds" else [value]
         if not values:
-            raise InputError(f"{told} is an empty list")
+            raise InputError(f"{key} is an empty list")
         for alternative in values:
-            expect_type(told, alternative, OPTIONS[name])
-            _expect_in_range(told, name, alternative)
+            expect_type(key, alternative, OPTIONS[name])
+            _expect_in_range(key, name, alternative)
 
 
-def _expect_in_range(told: str, name: str, value: Any) -> None:
+def _expect_in_range(key: str, name: str, value: Any) -> None:
     least, most = LEAST.get(name, -LARGEST_INT), MOST.get(name, LARGEST_INT)
     if isinstance(value, int) and not least <= value <= most:
         limit = f"at least {least}" if value < least else f"at most {most}"
-        raise InputError(f"{told} must be {limit}, not {value}")
+        raise InputError(f"{key} must be {limit}, not {value}")
 
 
-def _expect_valid_settings(told: str, settings: Any) -> None:
-    expect_type(told, settings, dict)
+def _expect_valid_settings(key: str, settings: Any) -> None:
+    expect_type(key, settings, dict)
     for name, value in settings.items():
         values = value if isinstance(value, list) else [value]
         if not values:
-            raise InputError(f"{told}.{name} is an empty list")
+            raise InputError(f"{key}.{name} is an empty list")
         for alternative in values:
-            expect_type(f"{told}.{name}", alternative, str | int | float | bool)
+            expect_type(f"{key}.{name}", alternative, str | int | float | bool)
 
 
 # ---- from tables to jobs
 
 
 def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Table]:
-    """One for each method and dataset of a grid, with all that is said of the two together."""
+    """Yields a table for each method and dataset of a grid, merged from all tables that apply."""
     defaults = content.get("defaults", {})
     methods = grid.get("methods", defaults.get("methods"))
     if methods is None:
@@ -205,7 +205,7 @@ def _tables(path: Path, where: str, content: Table, grid: Table) -> Iterator[Tab
 
 
 def _all_methods(methods: Any) -> list[str]:
-    """`all` stands for every method that there is, as on the command line."""
+    """Returns the methods; `all` stands for every registered method, as on the command line."""
     names = _listed(methods)
     return [info.key for info in registry.methods()] if "all" in names else names
 
@@ -215,16 +215,17 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _merged(*tables: Table) -> Table:
-    """The later ones win; settings do so one by one."""
-    whole: Table = {}
+    """Returns one table in which later tables override earlier ones, and settings in `set` one by
+    one."""
+    merged: Table = {}
     for table in tables:
-        settings = {**whole.get("set", {}), **table.get("set", {})}
-        whole = {**whole, **table, "set": settings}
-    return whole
+        settings = {**merged.get("set", {}), **table.get("set", {})}
+        merged = {**merged, **table, "set": settings}
+    return merged
 
 
 def _axes(table: Table) -> dict[str, list[Any]]:
-    """Every choice with its alternatives; a setting's name has a dot before it."""
+    """Returns the values of every option; the name of a setting gets a dot in front."""
     axes = {name: _listed(value) for name, value in table.items() if name not in ("set", "probe")}
     if "seeds" in axes:
         (count,) = axes.pop("seeds")
@@ -244,8 +245,8 @@ def _jobs(path: Path, where: str, table: Table, here: Table) -> Iterator[Job]:
             job = _job(path, chosen, tuple(_listed(table.get("probe", []))), here)
             _expect_known_names(job)
         except OnepassError as problem:
-            told = f"{chosen['methods']} on {chosen['dataset']}"
-            raise InputError(f"{path}: {where}: {told}: {problem}") from None
+            run = f"{chosen['methods']} on {chosen['dataset']}"
+            raise InputError(f"{path}: {where}: {run}: {problem}") from None
         yield job
 
 
@@ -274,7 +275,7 @@ def _job(path: Path, chosen: Table, watched: tuple[str, ...], here: Table) -> Jo
 
 
 def _expect_known_names(job: Job) -> None:
-    """What can be refused without data."""
+    """Raises an error for names and settings that are not valid, without loading data."""
     if not job.has_own_data and not data.is_known(job.dataset):
         raise UnknownNameError("dataset", job.dataset, data.dataset_names())
     job.chosen_settings()
@@ -283,7 +284,8 @@ def _expect_known_names(job: Job) -> None:
 
 
 def without_repeats(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Each run once, where it first comes; the user's own data must be known."""
+    """Returns each run once, at its first position. Jobs on the user's own data need their
+    fingerprints."""
     first: dict[str, PlannedRun] = {}
     for run in planned:
         first.setdefault(run.job.folder_name, run)

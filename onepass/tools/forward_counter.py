@@ -1,4 +1,4 @@
-"""What goes through a network: every pass, with its size and its kind."""
+"""Records the forward passes through a network: their batch size, mode and precision."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from torch.nn.modules.module import register_module_forward_hook
 
 
 class ForwardPass(NamedTuple):
-    """So many images at once through a network that trains or evaluates, with or without a
-    gradient, in fp32 or in bfloat16."""
+    """A forward pass of `images` images.
+
+    `graded`: with a gradient. `training`: the network was in training mode. `in_fp32`: the features
+    came out in fp32, not bfloat16.
+    """
 
     images: int
     graded: bool
@@ -23,7 +26,10 @@ class ForwardPass(NamedTuple):
 
 @contextmanager
 def record_forwards(kind: type[nn.Module]) -> Iterator[list[ForwardPass]]:
-    """The passes through all networks of a kind meanwhile, in their order."""
+    """Yields a list that collects, in order, the passes through every network of this class.
+
+    Networks of a subclass are left out.
+    """
     found: list[ForwardPass] = []
 
     def see(module: nn.Module, arguments: tuple[Any, ...], features: Tensor) -> None:
@@ -39,8 +45,11 @@ def record_forwards(kind: type[nn.Module]) -> Iterator[list[ForwardPass]]:
 
 
 def _count_rows(features: Tensor) -> int:
-    """How many samples gave these features; under vmap those of all its copies."""
-    whole = features
-    while torch._C._functorch.is_functorch_wrapped_tensor(whole):
-        whole = torch._C._functorch.get_unwrapped(whole)
-    return whole.numel() // features.shape[-1]
+    """Returns the number of samples behind these features, over all copies under vmap.
+
+    Inside vmap a tensor hides its batch dimension, so it is unwrapped first.
+    """
+    unwrapped = features
+    while torch._C._functorch.is_functorch_wrapped_tensor(unwrapped):
+        unwrapped = torch._C._functorch.get_unwrapped(unwrapped)
+    return unwrapped.numel() // features.shape[-1]

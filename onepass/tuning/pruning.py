@@ -1,4 +1,4 @@
-"""Stopping a trial that is not worth going on, by the scores that it has so far."""
+"""Stops a trial early if its scores so far are worse than those of most others."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from onepass.runs.result import Result
 from onepass.runs.spec import Job
 from onepass.tuning.study import Study
 
-SPARED = 0.25  # of a run, before it may be stopped
+SPARED = 0.25  # the fraction of a run before which it is never stopped
 
 
 class StoppedEarlyError(OnepassError):
-    """A trial that is worse than most."""
+    """Stops a trial that is worse than most."""
 
 
 @dataclass(frozen=True)
 class TrialOptions(RunOptions):
-    """Each job is the run of a trial. That of the first seed reports its scores as they come, and
-    is stopped if it is hopeless; the others run only if it was not."""
+    """Options for jobs that are runs of trials. The run of a trial's first seed reports its scores
+    and may be stopped early; the other seeds run only if it was not."""
 
     study: Path = Path()
     searched: tuple[str, ...] = ()
@@ -41,14 +41,14 @@ class TrialOptions(RunOptions):
         reporter = [Reporter(study, number)] if job.seed == self.first_seed else []
         try:
             return super().run(job, Audience([listener, *reporter]), resources)
-        except (InputError, TrainingError) as problem:  # the fault of these settings
+        except (InputError, TrainingError) as problem:  # caused by the trial's settings
             study.mark_stopped(number, str(problem))
             raise
 
 
 class Reporter(Listener):
-    """Reports the any-time accuracy so far: the mean of all scores up to each point. (A score alone
-    says little: the first ones, of few classes, are the highest.)"""
+    """Reports the any-time accuracy so far, the mean of all scores up to each evaluation point. (A
+    single score says little: early scores, on few classes, are the highest.)"""
 
     key: ClassVar[str] = "reporter"
     essential: ClassVar[bool] = True
@@ -76,5 +76,5 @@ class Reporter(Listener):
 
 @cache
 def _study(file: Path) -> Study:
-    """One connection for all the trials that a process runs."""
+    """Returns the study of a file: one connection for all the trials that a process runs."""
     return Study(file)

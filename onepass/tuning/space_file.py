@@ -1,4 +1,4 @@
-"""The file of a search: what is searched, and options of `onepass run` for all of its runs.
+"""Reads the file of a search: the settings to search, and options for all of its runs.
 
 [space]
 lr = {low = 1e-4, high = 1e-2, log = true}
@@ -23,7 +23,7 @@ from onepass.runs.spec import Job
 from onepass.tuning.space import Space
 
 TABLES = ("space", "defaults")
-# Options of `onepass run`, by their names there.
+# Options of `onepass run`, by their names there
 FIXED = (
     *("dataset", "image_size", "test_fraction", "normalise", "memory", "stream", "tasks", "batch"),
     *("class_order", "preset", "validation", "every", "threads", "deterministic", "label", "test"),
@@ -36,12 +36,12 @@ OPTIONS: dict[str, Any] = {
 LEAST = dict.fromkeys(["seeds", "image-size", "tasks", "batch", "every", "threads"], 1) | {
     "memory": 0
 }
-WITHOUT_FILE = Path("the search")  # in errors
+WITHOUT_FILE = Path("the search")  # stands for the file in errors if the space is a dictionary
 
 
 def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Space, dict[str, Any]]:
-    """Returns what a file, or what would stand in one, says is searched, and the options that it
-    gives beside it, by the names of a job's fields; `seeds` and `set` are two of them."""
+    """Returns the space of a file, or of a dictionary with the content of one, and the options of
+    its [defaults], by the names of a job's fields; `seeds` and `set` are two more."""
     file = source if isinstance(source, Path) else WITHOUT_FILE
     content = toml.read_toml(source) if isinstance(source, Path) else dict(source)
     for name in content:
@@ -61,10 +61,11 @@ def read_space_file(source: Path | Mapping[str, Any], method: str) -> tuple[Spac
     return Space.read(content.get("space"), registry.get(method).learner, str(file)), options
 
 
-def expect_option(told: str, name: str, value: Any) -> None:
-    expect_type(told, value, OPTIONS[name])
+def expect_option(where: str, name: str, value: Any) -> None:
+    """Raises an InputError, which begins with `where`, if the value of an option is not valid."""
+    expect_type(where, value, OPTIONS[name])
     if value is not None and name in LEAST and value < LEAST[name]:
-        raise InputError(f"{told} must be at least {LEAST[name]}, not {value}")
+        raise InputError(f"{where} must be at least {LEAST[name]}, not {value}")
 
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is searched, and by what a trial is judged."""
+"""The specification of a search: the job, the space, and the objective that judges a trial."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """`job` is what every run is like, apart from what the `space` chooses and from its seed: there
-    are `seeds` of them in each trial, and a trial's value is their mean `objective`: the final
-    accuracy, the any-time accuracy, or the mean of both, on held-out training data. `seed` is the
-    sampler's."""
+    """One search to make. Every run is the `job` with settings from the `space` and a seed of its
+    own. Each trial has `seeds` runs, and its value is their mean `objective`: final accuracy,
+    any-time accuracy, or the mean of both, on held-out training data. `seed` seeds the sampler."""
 
     job: Job
     space: Space
@@ -36,7 +35,7 @@ class SearchSpec:
     seed: int = 0
 
     def check(self, resources: RunResources) -> None:
-        """Refuses what can be refused before anything is run."""
+        """Raises an InputError for everything that is found wrong without running."""
         job = self.job
         if not 0 < job.validation < 1:
             raise InputError(
@@ -44,7 +43,7 @@ class SearchSpec:
                 f"must be above 0 and below 1, not {job.validation}"
             )
         if both := job.settings.keys() & self.space.settings.keys():
-            raise InputError(f"{min(both)!r} is searched, and cannot be set too")
+            raise InputError(f"{min(both)!r} is searched, so it cannot be set too")
         stream, learner = job.make(resources.dataset(job))
         every = job.score_every(stream)
         if self.objective != "accuracy" and (every is None or len(stream) // every < FEWEST_POINTS):
@@ -57,7 +56,7 @@ class SearchSpec:
             construct(type(learner), **tried.arguments(stream))
 
     def description(self) -> dict[str, Any]:
-        """What makes two searches the same: what is asked, and not where something lies."""
+        """Returns what makes two searches the same; paths are not part of it."""
         job = {name: value for name, value in asdict(self.job).items() if name not in NOT_COMPARED}
         return {
             "method": self.job.method,
@@ -74,12 +73,12 @@ class SearchSpec:
         }
 
     def run_of(self, settings: dict[str, str], number: int) -> Job:
-        """The job of a trial's n-th seed."""
+        """Returns the job of a trial's run `number`, counted from 0."""
         chosen = {**self.job.settings, **settings}
         return replace(self.job, settings=chosen, seed=self.job.seed + number)
 
     def value(self, result: Result) -> float:
-        """Of one run."""
+        """Returns the objective of one run."""
         anytime = result.anytime_accuracy
         if self.objective == "accuracy" or anytime is None:
             return result.accuracy

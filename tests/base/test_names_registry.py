@@ -1,4 +1,4 @@
-"""Registries: a name is given once, by one definition."""
+"""Tests of registries: each name belongs to one definition."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from onepass.base.registry import Registry
 
 
 def function():
-    """Stands for something that is registered."""
+    """Serves as a registered definition."""
 
 
-def test_a_name_gives_what_was_registered_under_it():
+def test_a_lookup_returns_the_registered_entry():
     names = Registry("thing")
     names.add("one", 1, defined=function)
     assert names["one"] == 1
@@ -32,7 +32,7 @@ def test_the_same_definition_may_come_again_as_in_a_notebook():
     assert names["one"] == 2
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_the_error_for_an_unknown_name_suggests_the_nearest():
     names = Registry("thing")
     names.add("resnet", 1, defined=function)
     with pytest.raises(UnknownNameError, match=r"unknown thing 'restnet'\. Did you mean 'resnet'"):

@@ -10,7 +10,7 @@ from statistics import mean
 
 import numpy as np
 import pytest
-from command import Done, contents, events, names, onepass, process, untouched
+from command import Done, events, file_names, onepass, process, read_files, untouched
 from PIL import Image
 
 import onepass as package
@@ -298,7 +298,7 @@ def test_checkpoint_none_keeps_no_checkpoint(tmp_path: Path) -> None:
     plain, folder = quick("er", out=tmp_path / "a")
     assert (folder / "checkpoint.pt").exists()
     record, folder = quick("er", "--checkpoint", "none", out=tmp_path / "b")
-    assert names(folder) == {"run.json", "events.jsonl", "result.json", "log.txt"}
+    assert file_names(folder) == {"run.json", "events.jsonl", "result.json", "log.txt"}
     assert record["state_sha256"] == plain["state_sha256"]
 
 
@@ -383,7 +383,7 @@ def test_a_bad_list_of_methods_is_refused_before_the_first_run(
     done = run(*methods, "--dataset", "synthetic", out=tmp_path)
     assert done.status == 2
     assert done.error
-    assert contents(tmp_path) == {}
+    assert read_files(tmp_path) == {}
 
 
 # ---- defaults

@@ -35,7 +35,7 @@ def test_check_names_every_class_that_is_not_whole(root):
     done = onepass("data", "check", "mnist", "--data-root", root)
     assert done.status == 2
     assert "WRONG  60 training images in 10 classes: 0 6 of 5923" in done.out
-    assert "mnist is not whole" in done.error
+    assert "mnist is damaged or incomplete" in done.error
 
 
 def test_check_of_a_missing_dataset_says_where_to_put_it(tmp_path):

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Done, command, contents, onepass, same, untouched
-from following import Stopped, stop_after
-from registries import put_back
-from workers import workers
+from command import Done, command, onepass, read_files, untouched, values_of
+from isolated_registries import isolate_registries
+from recording_listeners import Stopped, stop_after
+from worker_processes import worker_pids
 
 from onepass.base import fileio
 from onepass.executors.base import Outcome
@@ -111,7 +111,7 @@ def test_a_sweep_does_what_run_does_and_is_then_finished(file: Path, tmp_path: P
     assert summary(done).startswith("4 finished, 0 skipped, 0 failed")
     alone = run_job(JOB, tmp_path / "alone")
     (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
-    assert same(ours, SAME[1:]) == same(alone, SAME[1:])
+    assert values_of(ours, SAME[1:]) == values_of(alone, SAME[1:])
     with untouched(out):
         again = sweep(file, "--out", out, "--json")
     assert (again.status, again.out) == (0, "")
@@ -131,7 +131,7 @@ def test_what_was_stopped_goes_on_where_it_was_and_what_changed_is_run_anew(
         done = sweep(file, "--out", out, "--json")
     assert summary(done).startswith("3 finished, 1 skipped")
     (ours,) = [one for one in done.records if (one["method"], one["seed"]) == ("er", 0)]
-    assert same(ours, SAME[1:]) == same(whole, SAME[1:])
+    assert values_of(ours, SAME[1:]) == values_of(whole, SAME[1:])
     assert logged(Path(ours["out"]), "resumed after step 10") == 1
     file.write_text(SMALL.replace('methods = ["er", "finetune"]', 'methods = "er"\nset.lr = 0.01'))
     with untouched(Path(ours["out"])):
@@ -146,12 +146,12 @@ def test_a_raised_revision_is_run_anew(
 ) -> None:
     out = tmp_path / "out"
     assert sweep(file, "--out", out).status == 0
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     METHODS.entries["er"] = replace(registry.get("er"), revision=2)
-    before = contents(out)
+    before = read_files(out)
     done = sweep(file, "--out", out)
     assert summary(done).startswith("2 finished, 2 skipped")
-    assert contents(out).items() >= before.items()
+    assert read_files(out).items() >= before.items()
     table = onepass("table", out, "--format", "csv").out
     assert [line.split(",")[:2] for line in table.splitlines()[1:]] == [
         ["er", "revision=1 batch=30"],
@@ -179,14 +179,14 @@ def test_a_damaged_folder_is_named_kept_and_its_run_done_again(
     first = sweep(file, "--out", out, "--json")
     folder = Path(first.records[0]["out"])
     DAMAGES[damage](folder)
-    left = contents(folder)
+    left = read_files(folder)
     done = sweep(file, "--out", out, "--json")
     assert summary(done).startswith("1 finished, 3 skipped, 0 failed")
     (said,) = [line for line in done.err.splitlines() if str(folder) in line]
     aside = out / f"{folder.name}.damaged-1"
     assert aside.name in said
-    assert contents(aside) == left
-    assert same(done.record, SAME[1:]) == same(first.records[0], SAME[1:])
+    assert read_files(aside) == left
+    assert values_of(done.record, SAME[1:]) == values_of(first.records[0], SAME[1:])
     assert onepass("table", out).status == 0
 
 
@@ -225,7 +225,7 @@ def test_a_dry_run_shows_how_far_all_are_and_changes_nothing(file: Path, tmp_pat
     assert all(name in shown.out for name in states)
     assert "1 finished, 1 to run, 1 to resume, 1 damaged" in shown.out
     nothing = sweep(file, "--out", tmp_path / "new", "--dry-run")
-    assert "expected: 4 of unknown length" in nothing.out
+    assert "expected: 4 of unknown duration" in nothing.out
     assert not (tmp_path / "new").exists()
 
 
@@ -308,12 +308,12 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(file: Path, tmp_pat
     out = tmp_path / "out"
     child = begin(file, "--out", out, "--checkpoint", 5)
     assert eventually(lambda: list(out.glob("*/checkpoint.pt")) or child.poll() is not None)
-    pids = workers(child.pid)
+    pids = worker_pids(child.pid)
     os.killpg(child.pid, signal.SIGINT)
     done = end(child)
     assert done.status == 130
     assert "interrupted" in done.error
-    assert "4 left: the same command goes on" in done.err
+    assert "4 left: the same command continues" in done.err
     assert pids and eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     (saved,) = out.glob("*/checkpoint.pt")
     states = sweep(file, "--out", out, "--dry-run", "--json").records
@@ -345,7 +345,7 @@ def test_two_sweeps_at_once_neither_repeat_nor_disturb_each_other(
     )
     whole = run_job(JOB, tmp_path / "whole")
     found = json.loads((folders(out)["er 0"] / "result.json").read_text())
-    assert same(found, SAME) == same(whole, SAME)
+    assert values_of(found, SAME) == values_of(whole, SAME)
 
 
 @pytest.mark.usefixtures("here")
@@ -378,7 +378,7 @@ def test_a_run_of_another_process_is_waited_for_and_done_if_that_has_died(
     wanted = "3 finished, 1 skipped" if finishes else "4 finished, 0 skipped"
     assert summary(done).startswith(wanted)
     found = json.loads((theirs / "result.json").read_text())
-    assert same(found, SAME) == same(whole, SAME)
+    assert values_of(found, SAME) == values_of(whole, SAME)
 
 
 @pytest.mark.usefixtures("here")
@@ -411,7 +411,7 @@ def test_each_run_is_a_line_and_what_is_there_is_not_run_again(file: Path, tmp_p
     results = lines.read_results(appended)
     assert [len(results), len({one.identity for one in results})] == [4, 4]
     (ours,) = [one for one in results if one.identity == whole.identity]
-    assert same(ours, SAME) == same(whole, SAME)
+    assert values_of(ours, SAME) == values_of(whole, SAME)
     assert (ours.revision, ours.data_sha256, ours.settings) == (
         whole.revision,
         whole.data_sha256,
@@ -435,7 +435,7 @@ def test_who_asks_for_a_watcher_in_vain_is_told(here: None, file: Path, tmp_path
     assert "probes" not in sweep(file, "--out", out).err
     file.write_text(file.read_text() + 'probe = "balance"\n')
     assert "skipped: 1, such as finetune-synthetic" in sweep(file, "--out", out).err
-    assert "what probes say is not kept" in sweep(file, "--append", lines_file).err
+    assert "the records of probes are lost" in sweep(file, "--append", lines_file).err
     watched = sweep(file, "--out", tmp_path / "other")
     assert "probes" not in watched.err
     assert "probes" not in sweep(file, "--out", tmp_path / "other").err

@@ -11,7 +11,7 @@ from command import onepass, refused
 from onepass.cli.terminal_table import format_table
 from onepass.report import layout
 
-HEADER = [name for name in layout.COLUMNS if name not in layout.MORE]
+HEADER = [name for name in layout.COLUMNS if name not in layout.HIDDEN]
 ROWS = [
     "gsa-released|mirror=false|digits|100|90.0 ± 1.2|4.2 ± 1.1|90.4 ± 1.2|5|274|9.6 + 17.0|7.2 kB",
     "er||digits|100|85.2 ± 1.4|16.1 ± 1.6|87.1 ± 1.0|5|0.37|7.4|7.2 kB",

@@ -1,4 +1,4 @@
-"""Downloads: the columns and splits of the four repositories, from folders of parquet files."""
+"""Tests of downloads: folders of parquet files with the columns and splits of the repositories."""
 
 import sys
 from dataclasses import replace
@@ -26,7 +26,7 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """Hugging Face datasets, offline, with a cache of its own and without progress bars."""
+    """Returns the library `datasets`, offline, with an empty cache and no progress bars."""
     datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hugging")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -35,26 +35,27 @@ def library(tmp_path, monkeypatch):
 
 
 def write(library, folder, parts, names=None, image="image", label="label"):
-    """`data/<part>-00000-of-00001.parquet`, as on the hub, from encoded images and labels."""
+    """Writes `data/<split>-00000-of-00001.parquet`, as on the hub, from encoded images and
+    labels."""
     kind = library.ClassLabel(names=list(names)) if names else library.Value("int64")
     columns = {image: library.Image(), label: kind}
     (folder / "data").mkdir(parents=True)
     for part, (contents, y) in parts.items():
-        table = {image: [{"bytes": one, "path": None} for one in contents], label: list(y)}
+        table = {image: [{"bytes": content, "path": None} for content in contents], label: list(y)}
         if label == "fine_label":
             columns["coarse_label"] = library.ClassLabel(names=formats.COARSE)
-            table["coarse_label"] = [one // 5 for one in y]
+            table["coarse_label"] = [label_of_row // 5 for label_of_row in y]
         rows = library.Dataset.from_dict(table, features=library.Features(columns))
         rows.to_parquet(folder / "data" / f"{part}-00000-of-00001.parquet")
     return folder
 
 
 def repository(library, folder, name, images):
-    """A folder with the schema of a published dataset; class names are in no order."""
+    """Writes a folder with the schema of a published dataset; its class names are unsorted."""
     schema = SCHEMAS[name]
     parts = {
-        "train": ([formats.encoded(x) for x in images.train_x], images.train_y.tolist()),
-        schema["test"]: ([formats.encoded(x) for x in images.test_x], images.test_y.tolist()),
+        "train": ([formats.encode(x) for x in images.train_x], images.train_y.tolist()),
+        schema["test"]: ([formats.encode(x) for x in images.test_x], images.test_y.tolist()),
     }
     return write(library, folder, parts, class_names(name), schema["image"], schema["label"])
 
@@ -96,7 +97,7 @@ def test_a_repository_is_read_to_the_last_pixel(library, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_what_was_downloaded_is_loaded_by_name_from_then_on(library, tmp_path, name, monkeypatch):
+def test_a_downloaded_dataset_is_loaded_by_name_afterwards(library, tmp_path, name, monkeypatch):
     images = example(name)
     first = download_dataset(at(repository(library, tmp_path / name, name, images), name))
     assert same(first, images)
@@ -108,7 +109,7 @@ def test_what_was_downloaded_is_loaded_by_name_from_then_on(library, tmp_path, n
     assert (data.mean, data.std) == (CATALOGUE[name].mean, CATALOGUE[name].std)
 
 
-def test_files_below_the_root_come_before_what_was_downloaded(library, tmp_path):
+def test_files_below_the_root_take_precedence_over_a_download(library, tmp_path):
     fetched, near = example("mnist", seed=1), example("mnist", seed=2)
     download_dataset(at(repository(library, tmp_path / "hub", "mnist", fetched), "mnist"))
     formats.write_idx(tmp_path / "mnist", near)
@@ -135,15 +136,15 @@ def test_greyscale_files_of_a_repository_become_colour(library, tmp_path):
     images = example("tiny-imagenet")
     images.train_x[:] = images.train_x[:, :1]
     parts = {
-        "train": ([formats.encoded(x[:1]) for x in images.train_x], images.train_y),
-        "valid": ([formats.encoded(x) for x in images.test_x], images.test_y),
+        "train": ([formats.encode(x[:1]) for x in images.train_x], images.train_y),
+        "valid": ([formats.encode(x) for x in images.test_x], images.test_y),
     }
     folder = write(library, tmp_path / "hub", parts, class_names("tiny-imagenet"))
     assert same(download_dataset(at(folder, "tiny-imagenet")), images)
 
 
 def test_plain_whole_numbers_are_labels_too(library, tmp_path):
-    contents = [formats.encoded(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
+    contents = [formats.encode(np.full((1, 4, 4), value, np.uint8)) for value in range(6)]
     parts = {"train": (contents, [5, 2, 9, 9, 2, 5]), "test": (contents[:2], [9, 5])}
     source = hub.download_from_hub(write(library, tmp_path / "hub", parts), (1, 4, 4)).undecoded
     assert source.class_names == ("2", "5", "9")
@@ -162,7 +163,7 @@ def refused(folder, *said, shape=(1, 4, 4)):
         assert str(words) in str(caught.value)
 
 
-GOOD = ([formats.encoded(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
+GOOD = ([formats.encode(np.zeros((1, 4, 4), np.uint8))] * 3, [0, 1, 0])
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
@@ -171,12 +172,12 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
         download_dataset(CATALOGUE["mnist"])
 
 
-def test_a_repository_that_is_not_there_is_named(library, tmp_path):
+def test_a_missing_repository_is_named(library, tmp_path):
     refused(tmp_path / "none")
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_a_repository_that_lacks_a_part_is_named(library, tmp_path, part):
+def test_a_repository_without_a_split_is_named(library, tmp_path, part):
     refused(write(library, tmp_path / "hub", {part: GOOD}, "ab"), part)
 
 
@@ -190,7 +191,7 @@ def test_a_repository_of_other_columns_is_named(library, tmp_path, columns):
 def test_a_damaged_image_is_named_with_its_repository(library, tmp_path, part):
     damaged = ([*GOOD[0][:2], GOOD[0][2][:40]], GOOD[1])
     parts = {"train": GOOD, "test": GOOD, part: damaged}
-    refused(write(library, tmp_path / "hub", parts, "ab"), "2", "whole")
+    refused(write(library, tmp_path / "hub", parts, "ab"), "2", "damaged")
 
 
 def test_an_image_of_another_size_is_named_with_its_repository(library, tmp_path):
@@ -198,15 +199,15 @@ def test_an_image_of_another_size_is_named_with_its_repository(library, tmp_path
     refused(folder, "4x4", "5x5", shape=(1, 5, 5))
 
 
-def test_a_file_that_is_no_parquet_is_named(library, tmp_path):
+def test_a_damaged_parquet_file_is_named(library, tmp_path):
     folder = write(library, tmp_path / "hub", {"train": GOOD, "test": GOOD}, "ab")
-    formats.cut(next((folder / "data").iterdir()))
+    formats.truncate(next((folder / "data").iterdir()))
     refused(folder)
 
 
 @pytest.mark.parametrize("names", ["ab", None], ids=["named", "plain"])
 def test_a_label_that_train_does_not_have_is_named_with_its_repository(library, tmp_path, names):
-    """Test parts whose labels are kept secret have -1 everywhere."""
+    """A test split with secret labels has -1 everywhere."""
     parts = {"train": GOOD, "test": (GOOD[0], [-1, -1, -1])}
     refused(write(library, tmp_path / "hub", parts, names), "-1")
 
@@ -223,7 +224,7 @@ def test_the_classes_of_tiny_imagenet_come_in_the_order_of_wnids_txt():
     assert named == sorted(official)
 
 
-def test_other_classes_are_left_in_their_order():
+def test_other_classes_keep_their_order():
     part = split_of_arrays(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2))
     source = Undecoded(("cat", "ant"), part, part)
     assert reorder_classes(source, ("ant", "bee")) is source

@@ -1,16 +1,16 @@
-"""Where the published datasets may lie, and what is said when they are not there."""
+"""Tests of the paths of published datasets, and of the message if they are missing."""
 
 import logging
 import shutil
 
 import formats
 import pytest
-from reading import (
+from read_datasets import (
     WRITERS,
-    example,
+    holds,
     in_class_order,
+    random_data,
     refused,
-    same,
 )
 
 import onepass
@@ -21,16 +21,16 @@ from onepass.data.catalogue import CATALOGUE
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name in WRITERS for place in CATALOGUE[name].paths]
 )
-def test_a_dataset_is_found_at_every_place_of_the_catalogue(tmp_path, name, place):
-    images = example(name)
+def test_a_dataset_is_found_at_every_path_of_the_catalogue(tmp_path, name, place):
+    images = random_data(name)
     WRITERS[name][0](tmp_path / place, images)
     data = onepass.load(name, root=tmp_path)
-    assert same(data, images)
+    assert holds(data, images)
     assert data.name == name
 
 
 @pytest.mark.parametrize("place", CATALOGUE["tiny-imagenet"].paths)
-def test_tiny_imagenet_is_found_at_every_place_of_the_catalogue(tmp_path, tiny_folder, place):
+def test_tiny_imagenet_is_found_at_every_path_of_the_catalogue(tmp_path, tiny_folder, place):
     if place.endswith(".zip"):
         formats.zipped(tiny_folder, tmp_path / place)
     else:
@@ -39,27 +39,27 @@ def test_tiny_imagenet_is_found_at_every_place_of_the_catalogue(tmp_path, tiny_f
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_folders_of_classes_will_do_as_well(tmp_path, name):
-    images = example(name)
+def test_a_catalogue_dataset_is_also_read_from_class_folders(tmp_path, name):
+    images = random_data(name)
     WRITERS[name][1](tmp_path / name, images)
     data = onepass.load(name, root=tmp_path)
-    assert same(data, in_class_order(images))
+    assert holds(data, in_class_order(images))
 
 
-def test_the_environment_says_where_the_data_are_unless_a_root_is_given(tmp_path, monkeypatch):
-    near, far = example("mnist", seed=1), example("mnist", seed=2)
+def test_the_environment_sets_the_data_root_unless_one_is_given(tmp_path, monkeypatch):
+    near, far = random_data("mnist", seed=1), random_data("mnist", seed=2)
     formats.write_idx(tmp_path / "near" / "mnist", near)
     formats.write_idx(tmp_path / "far" / "mnist", far)
     monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "near"))
-    assert same(onepass.load("mnist"), near)
-    assert same(onepass.load("mnist", root=tmp_path / "far"), far)
+    assert holds(onepass.load("mnist"), near)
+    assert holds(onepass.load("mnist", root=tmp_path / "far"), far)
 
 
-def test_without_either_they_are_in_the_folder_data(tmp_path, monkeypatch):
-    images = example("mnist")
+def test_the_default_data_root_is_the_folder_data(tmp_path, monkeypatch):
+    images = random_data("mnist")
     formats.write_idx(tmp_path / "data" / "mnist", images)
     monkeypatch.chdir(tmp_path)
-    assert same(onepass.load("mnist"), images)
+    assert holds(onepass.load("mnist"), images)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -77,22 +77,22 @@ def test_a_missing_dataset_says_where_to_put_it_and_how_to_get_it(tmp_path, name
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_options_for_your_own_files_are_not_for_published_ones(tmp_path, name):
+def test_options_for_own_files_are_refused_for_published_datasets(tmp_path, name):
     for option in ({"image_size": 8}, {"test_fraction": 0.5}):
         with pytest.raises(InputError, match=next(iter(option))):
             onepass.load(name, root=tmp_path, **option)
 
 
-def test_a_dataset_that_is_not_whole_is_told_of(tmp_path, caplog):
-    formats.write_cifar10(tmp_path / "cifar10", example("cifar10", train=2, test=1))
+def test_an_incomplete_dataset_is_a_warning(tmp_path, caplog):
+    formats.write_cifar10(tmp_path / "cifar10", random_data("cifar10", train=2, test=1))
     with caplog.at_level(logging.WARNING):
         onepass.load("cifar10", root=tmp_path)
-    assert "cifar10 is not whole: 20 training images of 50000" in caplog.text
-    assert "cifar10 is not whole: 10 test images of 10000" in caplog.text
+    assert "cifar10 is incomplete: 20 training images of 50000" in caplog.text
+    assert "cifar10 is incomplete: 10 test images of 10000" in caplog.text
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_published_datasets_are_normalised_by_published_constants(tmp_path, name):
-    WRITERS[name][0](tmp_path / name, example(name))
+    WRITERS[name][0](tmp_path / name, random_data(name))
     data = onepass.load(name, root=tmp_path)
     assert (data.mean, data.std) == (CATALOGUE[name].mean, CATALOGUE[name].std)

@@ -88,7 +88,7 @@ def test_the_learner_is_told_of_every_boundary(stream):
     one = learner(memory=20, gap=1)
     tasks = [one.task for _ in learn_and_score(one, stream)]
     assert tasks == [0] * 5 + [1] * 5 + [2] * 5
-    assert one.book.told
+    assert one.class_index.told
 
 
 def test_the_points_loss_is_that_of_the_step(stream):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from puppets import KILLED, failed, play, result
+from fake_workers import KILLED, failed, finished, use_fake_workers
 
 from onepass import data
 from onepass.base.errors import TooLargeError, TrainingError
@@ -33,16 +33,16 @@ class Try:
 
 
 class Stage:
-    """Runs jobs with puppets, and knows of each try in turn how many were at work together."""
+    """Runs jobs with fake workers, and knows of each try in turn how many were at work together."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> None:
         self.answers, self.tries, self.lock = answers, [], threading.Lock()
         self.at_work: list[Try] = []
         monkeypatch.setattr(pool, "PAUSE", 0.01)
-        self.puppets = play(monkeypatch, self.script)
+        self.workers = use_fake_workers(monkeypatch, self.script)
 
     def script(self, job: Job, gpu: str | None) -> tuple[Any, ...]:
-        this = Try(job, self.puppets.alive)
+        this = Try(job, self.workers.alive)
         with self.lock:
             self.tries.append(this)
             self.at_work.append(this)
@@ -52,7 +52,7 @@ class Stage:
         answers = self.answers.get(job.folder_name)
         with self.lock:
             self.at_work.remove(this)
-        return answers.pop(0) if answers else result(job)
+        return answers.pop(0) if answers else finished(job)
 
     def of(self, job: Job) -> list[int]:
         return [one.together for one in self.tries if one.job == job]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from following import Stopped
+from recording_listeners import Stopped
 
 from onepass.executors.processes.cuda_mps import cuda_mps_service
 

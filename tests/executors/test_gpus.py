@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from fake_workers import finished, use_fake_workers
 from hypothesis import given
 from hypothesis import strategies as st
-from puppets import play, result
 
 from onepass import Finetune
 from onepass.base.devices import resolve_device
@@ -88,9 +88,9 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
         where[job.seed] = gpu
         if job.seed < 4:
             together.wait(10)
-        return result(job)
+        return finished(job)
 
-    puppets = play(monkeypatch, script)
+    workers = use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda") for seed in range(6)]
     executor = Processes(4, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None
@@ -98,7 +98,7 @@ def test_each_worker_sees_the_least_loaded_gpu_alone_and_goes_on_there(
     assert sorted(index for index, _ in ended) == list(range(6))
     assert [where[seed] for seed in range(4)] == ["GPU-aa", "GPU-bb", "GPU-aa", "GPU-bb"]
     assert where.keys() == set(range(6)) and set(where.values()) == {"GPU-aa", "GPU-bb"}
-    assert len(puppets.all) == 4
+    assert len(workers.all) == 4
     assert os.environ.get(VISIBLE_DEVICES) == before
 
 
@@ -131,9 +131,9 @@ def test_runs_on_one_gpu_of_several_all_go_there(
 
     def script(job: Job, gpu: str | None) -> tuple[Any, ...]:
         seen.append((gpu, job.device))
-        return result(job)
+        return finished(job)
 
-    play(monkeypatch, script)
+    use_fake_workers(monkeypatch, script)
     jobs = [Job("er", seed=seed, device="cuda:1") for seed in range(3)]
     executor = Processes(2, gpus=["GPU-aa", "GPU-bb"])
     executor.memory.free = lambda gpu: None

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from command import Done, onepass
-from following import Stopped, stop_after
 from fuzzing import fuzz
+from recording_listeners import Stopped, stop_after
 
 from onepass.runs.execute import run_job
 from onepass.runs.spec import Job

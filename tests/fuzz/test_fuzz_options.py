@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from command import Done, contents, onepass
+from command import Done, onepass, read_files
 from fuzzing import fuzz
 
 from onepass.base.errors import InputError
@@ -46,7 +46,7 @@ def made() -> dict[str, bytes]:
     """The files of a finished run."""
     with tempfile.TemporaryDirectory() as folder:
         run_job(Job("er", "synthetic", memory=5, batch=60, device="cpu"), Path(folder))
-        files = contents(Path(folder))
+        files = read_files(Path(folder))
         return {name: content for name, content in files.items() if content is not None}
 
 
@@ -188,14 +188,14 @@ def a_command(chance: random.Random) -> None:
     if "\0" in "".join(arguments) or "--download" in arguments:
         return
     with a_place_with_a_run() as place:
-        before = contents(place)
+        before = read_files(place)
         not_timed = mock.patch.object(bench, "measure", side_effect=InputError("not timed here"))
         with not_timed:
             done = onepass(*arguments)
         try:
             check(done, arguments[0])
             if done.status == 2:
-                assert contents(place) == before
+                assert read_files(place) == before
         except AssertionError as failed:
             failed.add_note(f"command: {arguments!r}")
             raise

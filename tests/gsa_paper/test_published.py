@@ -12,8 +12,8 @@ import formats
 import numpy as np
 import pytest
 from command import onepass
-from figures_of_runs import of_the_paper, written
-from reported import changed, rows
+from report_runs import change_result, read_csv
+from result_lines import paper_line, write_lines
 
 from onepass.data.catalogue import CATALOGUE
 from onepass.gsa_paper import published
@@ -106,13 +106,13 @@ AS_IN_THE_PAPER = {
 
 def beside(folder: Path) -> str:
     """What stands beside the only row."""
-    (row,) = rows(onepass("table", folder, "--format", "csv", "--against", "published").out)
+    (row,) = read_csv(onepass("table", folder, "--format", "csv", "--against", "published").out)
     return row["published"]
 
 
 def test_published_figures_stand_beside_ours(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
-    changed(tmp_path / "gsa", **AS_IN_THE_PAPER)
+    change_result(tmp_path / "gsa", **AS_IN_THE_PAPER)
     assert "31.4 ± 0.2" in beside(tmp_path)
     assert "gsa-paper" in beside(tmp_path)
     assert "published" not in onepass("table", tmp_path, "--format", "csv").out
@@ -143,7 +143,7 @@ def test_no_figure_stands_beside_a_run_of_something_else(
     other: dict[str, object], runs: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
-    changed(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
+    change_result(tmp_path / "gsa", **{**AS_IN_THE_PAPER, **other})
     assert beside(tmp_path) == "-"
 
 
@@ -152,7 +152,7 @@ def test_a_figure_stands_beside_common_settings_however_they_were_run(
     variant: str, runs: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / "gsa")
-    changed(tmp_path / "gsa", **AS_IN_THE_PAPER, variant=variant, settings={})
+    change_result(tmp_path / "gsa", **AS_IN_THE_PAPER, variant=variant, settings={})
     assert "31.4 ± 0.2" in beside(tmp_path)
 
 
@@ -161,14 +161,14 @@ def test_a_figure_stands_beside_each_of_two_folders_of_the_same_runs(
 ) -> None:
     for name, accuracy in {"mine": 30.0, "yours": 31.0}.items():
         shutil.copytree(runs / "er-synthetic-m100-s0", tmp_path / name / "gsa")
-        changed(tmp_path / name / "gsa", **AS_IN_THE_PAPER, settings={}, accuracy=accuracy)
+        change_result(tmp_path / name / "gsa", **AS_IN_THE_PAPER, settings={}, accuracy=accuracy)
     text = onepass("table", tmp_path, "--format", "csv", "--against", "published").out
-    assert [row["variant"] for row in rows(text)] == ["in mine", "in yours"]
-    assert all("31.4 ± 0.2" in row["published"] for row in rows(text))
+    assert [row["variant"] for row in read_csv(text)] == ["in mine", "in yours"]
+    assert all("31.4 ± 0.2" in row["published"] for row in read_csv(text))
 
 
 def test_a_doubt_is_told_where_the_figure_is_shown(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", of_the_paper("aser", 0, 20.0, memory=2000))
+    file = write_lines(tmp_path / "a.jsonl", paper_line("aser", 0, 20.0, memory=2000))
     for columns in ("method,published", "method,accuracy"):
         text = onepass("table", file, "--against", "published", "--columns", columns).out
         assert ("doubtful: equals" in text) == ("published" in columns)

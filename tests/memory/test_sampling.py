@@ -1,4 +1,4 @@
-"""Draws without replacement, and the n-th true entry of a mask."""
+"""Tests sampling without replacement, and the n-th true entry of a mask."""
 
 import itertools
 
@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memories import PROPERTY, even, evenly, generator
+from stores import PROPERTY, generator, is_even, p_even
 
 from onepass.memory import draw_distinct, nth_true
 
-# ---- distinct
+# ---- draw_distinct
 
 
 @PROPERTY
@@ -32,7 +32,7 @@ def test_a_draw_has_distinct_members_below_the_population(count, population, see
     st.integers(0, 10**6),
     st.data(),
 )
-def test_several_populations_have_a_draw_each(count, shape, seed, data):
+def test_several_populations_have_one_draw_each(count, shape, seed, data):
     size = int(np.prod(shape))
     populations = data.draw(st.lists(st.integers(0, 60), min_size=size, max_size=size))
     many = torch.tensor(populations, dtype=torch.int64).view(shape)
@@ -48,16 +48,16 @@ def test_several_populations_have_a_draw_each(count, shape, seed, data):
 
 @PROPERTY
 @given(st.integers(1, 30), st.integers(0, 10**6), st.data())
-def test_a_population_smaller_than_the_draw_comes_whole_and_is_then_repeated(count, seed, data):
+def test_a_draw_larger_than_the_population_repeats_it(count, seed, data):
     population = data.draw(st.integers(1, count))
     drawn, genuine = draw_distinct(count, torch.tensor(population), generator(seed))
     assert sorted(drawn[:population].tolist()) == list(range(population))
     assert genuine.tolist() == [place < population for place in range(count)]
     assert drawn[population:].tolist() == [place % population for place in range(population, count)]
-    assert even(drawn.tolist(), range(population))
+    assert is_even(drawn.tolist(), range(population))
 
 
-def test_an_empty_population_gives_zeros_none_of_them_genuine():
+def test_an_empty_population_gives_zeros_that_are_not_genuine():
     drawn, genuine = draw_distinct(5, torch.tensor(0), generator())
     assert drawn.tolist() == [0] * 5
     assert not genuine.any()
@@ -75,10 +75,11 @@ def test_every_element_every_pair_and_every_order_is_equally_likely(population):
             for pair in itertools.combinations(sorted(drawn), 2):
                 pairs[pair] += 1
     assert single.sum() == count * draws
-    # Draws without replacement vary less than a multinomial, so these tests are conservative.
-    assert evenly(first) > 1e-3
-    assert evenly(single) > 1e-3
-    assert evenly(list(pairs.values())) > 1e-3
+    # Counts of draws without replacement vary less than multinomial ones: these tests are
+    # conservative.
+    assert p_even(first) > 1e-3
+    assert p_even(single) > 1e-3
+    assert p_even(list(pairs.values())) > 1e-3
 
 
 @pytest.mark.parametrize("population", [4, 9], ids=["listed", "above four times the count"])
@@ -86,12 +87,12 @@ def test_draws_of_one_call_are_independent(population):
     source, joint = generator(8), np.zeros((population, population))
     for _ in range(40):
         both = draw_distinct(2, torch.full((200, 2), population), source)[0]
-        for one, other in both[..., 0].tolist():
-            joint[one, other] += 1
-    assert evenly(joint.flatten()) > 1e-3
+        for first, second in both[..., 0].tolist():
+            joint[first, second] += 1
+    assert p_even(joint.flatten()) > 1e-3
 
 
-def test_a_seed_repeats_its_draws_and_another_gives_others():
+def test_a_seed_repeats_its_draws_and_another_seed_does_not():
     def draw(seed):
         return draw_distinct(64, torch.tensor(1000), generator(seed))[0].tolist()
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 import torch
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import Normed, as_samples, corners, random_batches, steps_before
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import NormOnly, as_samples, corners, random_batches, steps_before
 from torch import Tensor
 
 import onepass
@@ -294,7 +294,7 @@ def test_a_memory_smaller_than_the_replay_is_replayed_except_for_one_sample():
 def test_the_update_keeps_the_most_valuable(monkeypatch, settings, threshold):
     given = taught(7, **settings)
     x, y = batch([0, 1, 1, 3, 9, 9], seed=71)
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream = as_samples(given, x, y)
     before_x, before_y = given.store.x.clone(), given.store.y.clone()
 
@@ -347,7 +347,7 @@ def test_a_class_is_rare_as_often_as_its_share_is_below_the_threshold():
 def test_a_batch_that_fills_the_memory_passes_the_rest_to_the_update(monkeypatch):
     given = taught(2, memory=25)
     x, y = batch([8] * 10, seed=72)  # a new class: all waiting samples are rare
-    given._admit(y.tolist())
+    given._assign_rows(y.tolist())
     stream, before = as_samples(given, x, y), given.store.x.clone()
     offered = []
     monkeypatch.setattr(
@@ -401,8 +401,8 @@ def test_batchnorm_sees_stream_and_replay_together():
     settings = {"memory": 100, "replay": 64, "seed": 1, "device": "cpu", "lr": 0.01}
     apart = []
     for forwards in ("joint", "separate"):
-        ours = ASER(**settings, net=Normed())
-        er = onepass.ER(**settings, net=Normed(), loss="mean", forwards=forwards)
+        ours = ASER(**settings, net=NormOnly())
+        er = onepass.ER(**settings, net=NormOnly(), loss="mean", forwards=forwards)
         for x, y in batches(6):
             ours.learn(x, y)
             er.learn(x, y)
@@ -418,7 +418,7 @@ def test_the_memory_is_valued_after_the_step(monkeypatch):
 
 
 def test_scoring_moves_no_statistics_and_needs_no_augmentation():
-    given = taught(6, net=Normed())
+    given = taught(6, net=NormOnly())
     stream, before = as_samples(given, *batch([0, 1])), given.params_sha256()
     given.retrieve(stream)
     given.update(stream)

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import (
     BOUNDARY,
-    as_batch,
     as_images,
+    as_tuples,
     batches,
     learned,
     naive_cross_entropy,
@@ -105,7 +105,7 @@ def test_separable_samples_and_logits_of_any_size_give_finite_numbers(size):
 def naive_distillation(out: Output, taught: Tensor, rows: list[int], t: float) -> float:
     """Computes the distillation without T^2 by plain loops."""
     found = []
-    for (logits, _, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+    for (logits, _, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if weight and rows:
             own, other = (torch.tensor([o[c] / t for c in rows]) for o in (logits, theirs))
             p = other.softmax(dim=0)
@@ -221,7 +221,7 @@ def test_a_task_end_moves_no_parameter_and_corrects_the_logits_of_new_classes_on
 def test_the_correction_is_fitted_to_raw_held_out_samples_among_seen_classes():
     learner = tasks(bic(validation=0.3, memory=40), 3)
     held = int(learner.held_out.size)
-    logits = learner.trainer.evaluator(learner.held_out.x[:held]).detach()[:, :6]
+    logits = learner.trainer.eval_model(learner.held_out.x[:held]).detach()[:, :6]
     a, b = fit_correction(logits, learner.held_out.y[:held], torch.arange(6) >= 4, 0.1)
     assert float(learner.correction.factor[5]) == pytest.approx(a, rel=1e-5)
     assert float(learner.correction.shift[5]) == pytest.approx(b, rel=1e-5)
@@ -235,7 +235,7 @@ def test_the_correction_is_discarded_at_the_boundary_but_stays_in_the_distillati
     assert torch.equal(correction.taught_factor, fit[0])
     assert torch.equal(correction.taught_shift, fit[1])
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
-    torch.testing.assert_close(learner.scores(x), learner.trainer.evaluator(x).detach()[:, :4])
+    torch.testing.assert_close(learner.scores(x), learner.trainer.eval_model(x).detach()[:, :4])
 
 
 def test_the_first_task_and_a_task_without_held_out_samples_are_not_corrected():
@@ -245,7 +245,7 @@ def test_the_first_task_and_a_task_without_held_out_samples_are_not_corrected():
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
     for learner in (first, crowded):
         assert learner.trainer.image_counts == {}
-        expected = learner.trainer.evaluator(x).detach()[:, : len(learner.classes)]
+        expected = learner.trainer.eval_model(x).detach()[:, : len(learner.classes)]
         torch.testing.assert_close(learner.scores(x), expected)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from naive_linear import recorded
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from naive_linear import record_calls
+from tiny_learners import (
     BOUNDARY,
     as_images,
     batches,
@@ -126,7 +126,7 @@ def followed(learner: DERPP, items: Iterator) -> Iterator[Followed]:
             continue
         if drawn is None:
             learner.prepare(tuple(item[0].shape[1:]), item[0].dtype)
-            drawn = recorded(learner.store, "draw_independent_slots")
+            drawn = record_calls(learner.store, "draw_independent_slots")
         store = learner.store
         kept = (store.x, store.fields["logits"], store.fields["known"])
         before = [tensor.clone() for tensor in kept]

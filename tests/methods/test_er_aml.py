@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from scipy import stats
+from tiny_learners import (
     BOUNDARY,
-    Times,
+    Magnify,
     as_images,
     batches,
     naive_cross_entropy,
@@ -21,7 +22,6 @@ from replaying import (
     parameters,
     small,
 )
-from scipy import stats
 from torch import Tensor, nn
 
 from onepass import ER, Finetune
@@ -245,7 +245,7 @@ def followed(learner: ERAML, items: Iterator) -> Iterator[Followed]:
         held = int(learner.store.size)
         at = learner.store.x[:held].clone(), learner.store.y[:held].tolist()
         step = learner.learn(x, y)
-        rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+        rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
         seen |= set(rows.tolist())
         stored = [*zip(at[0], at[1], strict=True), *zip(x, rows.tolist(), strict=True)]
         yield Followed(
@@ -372,7 +372,7 @@ def test_after_the_first_task_the_stream_does_not_move_the_head():
 
 
 def test_the_length_of_features_does_not_matter():
-    small, large = learner_of(net=Times(1)), learner_of(net=Times(7))
+    small, large = learner_of(net=Magnify(1)), learner_of(net=Magnify(7))
     for item in batches(TASKS):
         if item == BOUNDARY:
             small.new_task()

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, PLAIN_SGD, defaults, official
-from replaying import as_samples, corners, random_batches, steps_before
+from expected_settings import COMPARABLE, PLAIN_SGD, defaults, official
+from tiny_learners import as_samples, corners, random_batches, steps_before
 from torch import Tensor, nn
 
 import onepass

@@ -8,9 +8,9 @@ from itertools import combinations
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import BOUNDARY, Normed, batches, learned, on_every_forward, parameters, small
+from expected_settings import COMPARABLE, defaults, official
 from scipy import stats
+from tiny_learners import BOUNDARY, NormOnly, batches, learned, on_every_forward, parameters, small
 from torch import Tensor, nn
 
 from onepass import ER
@@ -173,7 +173,7 @@ def test_augmented_features_cost_more_than_their_mean_and_less_than_the_bound():
 
 
 def test_features_are_stored_at_a_task_end_and_removed_with_their_sample():
-    learner = il2a(memory=8, net=Normed())
+    learner = il2a(memory=8, net=NormOnly())
     learned(learner, batches([[0, 1, 0, 1], [1, 1, 0, 0]]))
     fields = learner.store.fields
     assert not bool(fields["known"].any())

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from presets import COMPARABLE, defaults, official
-from replaying import Trained, naive_cross_entropy
+from expected_settings import COMPARABLE, defaults, official
+from tiny_learners import Trained, naive_cross_entropy
 from torch import Tensor, nn
 
 from onepass.base.errors import InputError
@@ -325,7 +325,7 @@ def test_similarities_use_the_projection_and_a_changing_window():
 def test_stream_and_memory_have_separate_windows():
     learner = in_the_second_task(ocm(net="mlp", rotations=1, replay=4, lr=1e-9))
     x, y = images_of([2, 2], 1)
-    learner.store.x[:], learner.store.y[:] = x[:1], learner.book.row_of[2]
+    learner.store.x[:], learner.store.y[:] = x[:1], learner.class_index.row_of[2]
     with recorded(learner) as kept:
         learner.learn(x[:1], y[:1])
     ((_, (new, held)),) = kept["embedded"]
@@ -344,7 +344,7 @@ def test_a_window_lies_inside_the_features(monkeypatch):
 
     x, y = images_of([0, 1], 1)
     learner.learn(x, y)
-    features = F.normalize(learner.trainer.evaluator.features(learner.views.normalise(x)))
+    features = F.normalize(learner.trainer.eval_model.features(learner.views.normalise(x)))
     monkeypatch.setattr(ocm_module.torch, "randint", last)
     with recorded(learner) as kept:
         learner.learn(x, y)

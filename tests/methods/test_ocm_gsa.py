@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from presets import COMPARABLE, defaults
-from replaying import BOUNDARY, as_images, batches, learned, small
+from expected_settings import COMPARABLE, defaults
+from tiny_learners import BOUNDARY, as_images, batches, learned, small
 from torch import Tensor
 
 from onepass import GSA, OCM, OCMGSA

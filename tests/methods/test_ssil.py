@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from naive_linear import recorded
-from presets import COMPARABLE, defaults, official
-from replaying import (
+from expected_settings import COMPARABLE, defaults, official
+from naive_linear import record_calls
+from tiny_learners import (
     BOUNDARY,
-    as_batch,
     as_images,
+    as_tuples,
     batches,
     kept_logits,
     learned,
@@ -90,7 +90,7 @@ def naive_terms(learner: SSIL, out: Output, taught: Tensor, tasks: list[set[int]
     new, old = tasks[-1], set().union(*tasks[:-1])
     of_new, of_old, divergence = [], [], []
     t = learner.temperature
-    for (logits, y, weight), theirs in zip(as_batch(out), taught.tolist(), strict=True):
+    for (logits, y, weight), theirs in zip(as_tuples(out), taught.tolist(), strict=True):
         if not weight:
             continue
         rivals, losses = (new, of_new) if y in new else (old, of_old)
@@ -120,7 +120,7 @@ def check_terms(learner: SSIL, items) -> list[dict[str, float]]:
             learner.model.body.register_forward_hook(hook)
         step = learner.learn(*item)
         known = set().union(*tasks)
-        tasks[-1] |= {learner.book.row_of[label] for label in item[1].tolist()} - known
+        tasks[-1] |= {learner.class_index.row_of[label] for label in item[1].tolist()} - known
         # mirror images lie behind all samples; a step reports them with their own batch
         sizes = [len(item[1]), learner.replay]
         views = torch.cat(learner.views.cut(inputs[-1], sizes))
@@ -193,7 +193,7 @@ def test_stream_and_replay_have_one_forward_and_the_previous_network_sees_the_sa
     learner, sizes = ssil(net=with_batchnorm()), []
     learner.prepare((6,), torch.float32)
     on_every_forward(learner, lambda module, given, out: sizes.append(len(out)))
-    calls = recorded(learner.previous.model, "features")
+    calls = record_calls(learner.previous.model, "features")
     learned(learner, batches([[0, 1, 2], BOUNDARY, [3, 4]]))
     assert sizes == [len(views) for views, _ in calls] == [15, 14]
 
@@ -227,7 +227,7 @@ def test_distillation_preserves_the_previous_networks_logits_within_a_task():
         views = torch.cat([x for x, _ in items[11:]])
         now, then = (
             net(views)[:, :2].softmax(dim=1)
-            for net in (learner.trainer.evaluator, learner.previous)
+            for net in (learner.trainer.eval_model, learner.previous)
         )
         return float(F.mse_loss(now, then).detach())
 

@@ -1,4 +1,4 @@
-"""Gradients of many mini-batches at once against a loop of autograd."""
+"""Tests gradients of many mini-batches in one pass against a loop of autograd."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ BODIES = {
 
 
 def classifier(name: str, seed: int = 0) -> Classifier:
-    """With BatchNorm statistics that are not those of birth."""
+    """Returns a network with BatchNorm statistics that are not the initial ones."""
     rng = torch.Generator().manual_seed(seed)
     make, features = BODIES[name]
     model = Classifier(build(make, rng), Head(features, len(SEEN), rng))
@@ -53,7 +53,7 @@ def loss(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
 
 
 def one_by_one(model: Classifier, *of: Tensor) -> list[list[Tensor]]:
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     found = []
     for x, y, weight in zip(*of, strict=True):
         found.append(list(torch.autograd.grad(loss(model(x), y, weight), trained)))
@@ -68,20 +68,20 @@ def test_it_equals_a_loop_of_autograd(name, size):
     expected = one_by_one(model, *given)
     assert list(found) == [key for key, _ in model.named_parameters()]
     for index, gradients in enumerate(expected):
-        for one, other in zip(found.values(), gradients, strict=True):
-            assert torch.allclose(one[index], other, atol=1e-6, rtol=1e-4)
+        for first, second in zip(found.values(), gradients, strict=True):
+            assert torch.allclose(first[index], second, atol=1e-6, rtol=1e-4)
 
 
 def test_the_mean_over_single_samples_is_the_gradient_of_the_batch():
     model, (x, y, _) = tied_eval_copy(classifier("convolutions")), batches(1, 6)
     ones = torch.ones(1, 6)
-    whole = gradients_per_batch(model, loss, x, y, ones)
+    gradients_of_samples = gradients_per_batch(model, loss, x, y, ones)
     single = gradients_per_batch(model, loss, *(part.transpose(0, 1) for part in (x, y, ones)))
-    for name, gradient in whole.items():
+    for name, gradient in gradients_of_samples.items():
         assert torch.allclose(single[name].mean(dim=0), gradient[0], atol=1e-6)
 
 
-def test_only_what_trains_has_a_gradient_and_nothing_changes():
+def test_only_trainable_parameters_have_a_gradient_and_nothing_changes():
     model, given = classifier("convolutions"), batches(2, 3)
     model.body.layers[0].weight.requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -92,8 +92,8 @@ def test_only_what_trains_has_a_gradient_and_nothing_changes():
     assert not any(gradient.requires_grad for gradient in found.values())
 
 
-def test_on_a_gpu_images_under_vmap_are_not_asked_for_channels_last():
-    """A fake tensor says that it is on a GPU, which this machine need not have."""
+def test_on_a_gpu_images_under_vmap_are_not_made_channels_last():
+    """A fake tensor reports a GPU that this machine need not have."""
     model = Classifier(nn.Flatten(), nn.Identity())
     with FakeTensorMode(), torch.no_grad():
         images = torch.empty(4, 2, 3, 8, 8, device="cuda")

@@ -1,4 +1,4 @@
-"""The network in evaluation mode beside the one that trains: same tensors, other modes."""
+"""Tests the copy of a network in evaluation mode: it shares tensors and has its own modes."""
 
 import copy
 
@@ -32,7 +32,7 @@ def modes(net):
     return [module.training for module in net.modules()]
 
 
-def test_it_has_the_same_tensors_in_modules_of_its_own():
+def test_it_shares_tensors_but_not_modules():
     net = a_net()
     twin = tied_eval_copy(net)
     assert type(twin) is Classifier
@@ -40,11 +40,11 @@ def test_it_has_the_same_tensors_in_modules_of_its_own():
     for name, tensor in tensors(net).items():
         assert tensors(twin)[name] is tensor
     pairs = list(zip(net.modules(), twin.modules(), strict=True))
-    assert all(type(one) is type(other) and one is not other for one, other in pairs)
+    assert all(type(first) is type(second) and first is not second for first, second in pairs)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_its_modes_are_its_own(training):
+def test_it_has_its_own_modes(training):
     net = a_net().train(training)
     net.body[1].train(not training)
     before = modes(net)
@@ -58,20 +58,21 @@ def test_its_modes_are_its_own(training):
     assert all(modes(net))
 
 
-def test_one_that_normalises_by_the_batch_moves_no_statistics():
-    """Nor does it drop anything out. Layers that do not train in the network stay as they are."""
+def test_a_copy_with_batch_statistics_updates_no_running_ones():
+    """It drops nothing out either. Layers that do not train in the network stay in evaluation
+    mode."""
     net = a_net().train()
     norm, before = net.body[1], copy.deepcopy(net.body[1])
-    said = tied_batch_norm_copy(net, net)(inputs())
+    logits = tied_batch_norm_copy(net, net)(inputs())
     assert torch.equal(norm.running_mean, before.running_mean)
     assert torch.equal(norm.running_var, before.running_var)
     net.body[2].eval()
-    assert torch.equal(said, net(inputs()))
+    assert torch.equal(logits, net(inputs()))
     net.body[1].eval()
     assert torch.equal(tied_batch_norm_copy(net, net)(inputs()), tied_eval_copy(net)(inputs()))
 
 
-def test_it_computes_what_the_network_computes_in_evaluation_mode_and_moves_no_statistics():
+def test_it_computes_the_networks_evaluation_output_and_updates_no_statistics():
     net = a_net()
     twin = tied_eval_copy(net)
     net(inputs())
@@ -81,7 +82,7 @@ def test_it_computes_what_the_network_computes_in_evaluation_mode_and_moves_no_s
     assert torch.equal(got, net.eval()(inputs(seed=2)))
 
 
-def test_it_sees_every_step_of_training_and_every_statistic():
+def test_it_follows_every_step_of_training_and_every_statistic():
     net = a_net()
     twin = tied_eval_copy(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -100,11 +101,11 @@ def test_it_sees_every_step_of_training_and_every_statistic():
 def test_gradients_reach_the_parameters_of_the_network():
     net = a_net()
     tied_eval_copy(net)(inputs()).sum().backward()
-    assert all(one.grad is not None for one in net.body.parameters())
+    assert all(parameter.grad is not None for parameter in net.body.parameters())
 
 
-def test_a_replaced_buffer_is_shared_anew_when_it_is_refreshed():
-    """Some modules make their statistics anew instead of changing them in place."""
+def test_retie_shares_a_replaced_buffer():
+    """Some modules replace their statistics instead of updating them in place."""
     net = a_net()
     twin, x = tied_eval_copy(net), inputs()
     net.body[1].running_mean = torch.full((6,), 3.0)
@@ -117,11 +118,11 @@ def test_a_replaced_buffer_is_shared_anew_when_it_is_refreshed():
     assert not any(modes(twin))
 
 
-# ---- the one that a learner has
+# ---- the tied copy in a learner
 
 
 class Renewing(nn.Module):
-    """Features less a mean that is made anew in each step of training."""
+    """Features minus a mean that each training step replaces by a new tensor."""
 
     def __init__(self):
         super().__init__()
@@ -142,10 +143,10 @@ def learned(net, steps=3, classes=2):
 
 
 @pytest.mark.parametrize("make", [lambda: a_net().body, Renewing], ids=["batch norm", "renewing"])
-def test_a_learners_evaluator_is_its_network_as_it_is_now(make):
+def test_a_learners_eval_model_is_its_current_network(make):
     learner = learned(make())
     for seed in range(3):
-        evaluator = learner.trainer.evaluator
+        evaluator = learner.trainer.eval_model
         assert not any(modes(evaluator))
         assert all(modes(learner.model))
         for name, tensor in tensors(learner.model).items():
@@ -153,7 +154,7 @@ def test_a_learners_evaluator_is_its_network_as_it_is_now(make):
         learner.learn(inputs(4, seed), [0, 1, 2, 3])
 
 
-def test_scores_come_from_a_buffer_that_was_replaced():
+def test_scores_use_a_replaced_buffer():
     learner, x = learned(Renewing()), inputs()
     before = learner.scores(x)
     learner.learn(7 + inputs(4), [0, 1, 0, 1])
@@ -164,16 +165,16 @@ def test_scores_come_from_a_buffer_that_was_replaced():
     assert float((after - before).abs().max()) > 0.5
 
 
-def test_after_the_head_has_grown_the_evaluator_has_the_new_rows():
+def test_after_growth_the_eval_model_has_the_new_rows():
     learner = learned(a_net().body)
     learner.learn(inputs(20), list(range(20)))
-    assert learner.trainer.evaluator.head.capacity == 32
+    assert learner.trainer.eval_model.head.capacity == 32
     for name, tensor in tensors(learner.model).items():
-        assert tensors(learner.trainer.evaluator)[name] is tensor
+        assert tensors(learner.trainer.eval_model)[name] is tensor
     assert learner.scores(inputs()).shape == (7, 20)
 
 
-def test_a_network_that_its_user_evaluates_is_not_switched_by_who_predicts():
+def test_predicting_does_not_switch_a_network_to_training_mode():
     learner = learned(a_net().body)
     learner.model.body[2].eval()
     before = modes(learner.model)
@@ -184,7 +185,7 @@ def test_a_network_that_its_user_evaluates_is_not_switched_by_who_predicts():
 
 
 class Remembers(nn.Module):
-    """Keeps its last output, as people do to look at it, and a mean in a plain attribute."""
+    """A network that keeps its last output, as for debugging, and a mean in a plain attribute."""
 
     def __init__(self):
         super().__init__()
@@ -198,7 +199,7 @@ class Remembers(nn.Module):
         return self.last
 
 
-def test_a_network_that_keeps_its_last_output_grows_and_has_snapshots():
+def test_a_network_that_keeps_its_last_output_can_grow_and_be_copied():
     learner = onepass.ER(memory=20, replay=8, net=Remembers(), device="cpu")
     for label in range(20):
         learner.learn(torch.randn(2, 6), [label, label])
@@ -206,10 +207,10 @@ def test_a_network_that_keeps_its_last_output_grows_and_has_snapshots():
     assert learner.snapshot().scores(torch.randn(3, 6)).shape == (3, 20)
 
 
-def test_statistics_in_plain_attributes_are_those_of_training():
+def test_statistics_in_plain_attributes_follow_training():
     learner = onepass.ER(memory=20, replay=8, net=Remembers(), device="cpu")
     for _ in range(50):
         learner.learn(50 + torch.randn(4, 6), [0, 1, 0, 1])
     learner.predict(torch.randn(2, 6))
-    assert torch.equal(learner.trainer.evaluator.body.mean, learner.model.body.mean)
+    assert torch.equal(learner.trainer.eval_model.body.mean, learner.model.body.mean)
     assert learner.model.body.mean.mean() > 45

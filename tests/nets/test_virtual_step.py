@@ -1,4 +1,4 @@
-"""The step that is not taken, against one that is taken on a copy."""
+"""Tests the virtual step against a real step on a copy."""
 
 import copy
 
@@ -33,14 +33,14 @@ def inputs(samples=7, seed=1):
 
 
 def gradients_of(model):
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return list(torch.autograd.grad(model(inputs())[:, :3].square().mean(), trained))
 
 
 def really_stepped(model, gradients):
-    """A copy after a step of torch's own SGD, its rows put back as a learner does."""
+    """Returns a copy after a step of torch's SGD, with its rows reset as in a learner."""
     other = copy.deepcopy(model)
-    trained = [one for one in other.parameters() if one.requires_grad]
+    trained = [weight for weight in other.parameters() if weight.requires_grad]
     for parameter, gradient in zip(trained, gradients, strict=True):
         parameter.grad = gradient
     torch.optim.SGD(trained, lr=LR).step()
@@ -50,8 +50,8 @@ def really_stepped(model, gradients):
 
 def random_gradients(model):
     rng = torch.Generator().manual_seed(2)
-    trained = [one for one in model.parameters() if one.requires_grad]
-    return [torch.randn(one.shape, generator=rng) for one in trained]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [torch.randn(parameter.shape, generator=rng) for parameter in trained]
 
 
 def test_the_parameters_are_those_after_a_plain_gradient_step():
@@ -63,11 +63,15 @@ def test_the_parameters_are_those_after_a_plain_gradient_step():
     for name, value in virtual.items():
         torch.testing.assert_close(value, taken[name].detach())
         assert not value.requires_grad
-    moved = [name for name, one in model.named_parameters() if not torch.equal(one, virtual[name])]
+    moved = [
+        name
+        for name, parameter in model.named_parameters()
+        if not torch.equal(parameter, virtual[name])
+    ]
     assert "body.0.weight" in moved and "head.weight" in moved
 
 
-def test_rows_of_the_head_that_stay_in_a_step_stay_in_a_virtual_one():
+def test_rows_that_do_not_train_stay_in_a_virtual_step():
     model = a_model()
     gradients = random_gradients(model)
     virtual = parameters_after_step(model, gradients, LR)
@@ -79,7 +83,7 @@ def test_rows_of_the_head_that_stay_in_a_step_stay_in_a_virtual_one():
     assert not bool((virtual["head.weight"][:3] == model.head.weight[:3]).any())
 
 
-def test_only_gradients_of_the_heads_other_rows_are_zeroed():
+def test_only_gradients_of_frozen_rows_are_zeroed():
     model = a_model()
     gradients = random_gradients(model)
     names = [name for name, _ in model.named_parameters()]
@@ -92,7 +96,7 @@ def test_only_gradients_of_the_heads_other_rows_are_zeroed():
             assert torch.equal(got[name], gradient)
 
 
-def test_parameters_that_do_not_train_are_left_out():
+def test_frozen_parameters_are_left_out():
     model = a_model()
     model.body[0].weight.requires_grad_(False)
     virtual = parameters_after_step(model, gradients_of(model), LR)
@@ -122,52 +126,52 @@ def test_a_step_of_length_zero_changes_no_bit():
     model = a_model()
     virtual = parameters_after_step(model, random_gradients(model), 0.0)
     x = inputs(seed=3)
-    twin = tied_eval_copy(model)
-    assert torch.equal(logits_with(twin, virtual, x), logits_with(twin, {}, x))
+    eval_copy = tied_eval_copy(model)
+    assert torch.equal(logits_with(eval_copy, virtual, x), logits_with(eval_copy, {}, x))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_logits_are_those_of_a_network_that_took_the_step(precision):
+def test_logits_equal_those_after_a_real_step(precision):
     model = a_model(precision)
-    gradients = [one.detach() for one in gradients_of(model)]
+    gradients = [gradient.detach() for gradient in gradients_of(model)]
     other = really_stepped(model, gradients)
-    other.precision = "fp32"  # in which the scores of a small step are asked for
+    other.precision = "fp32"  # the precision of virtual logits
     x = inputs(seed=3)
     expected = tied_eval_copy(other)(x).detach()
-    twin = tied_eval_copy(model)
-    got = logits_with(twin, parameters_after_step(model, gradients, LR), x)
+    eval_copy = tied_eval_copy(model)
+    got = logits_with(eval_copy, parameters_after_step(model, gradients, LR), x)
     assert got.dtype == torch.float32 and not got.requires_grad
     torch.testing.assert_close(got, expected)
-    own = logits_with(twin, {}, x)
+    own = logits_with(eval_copy, {}, x)
     assert float((got - own).abs().max()) > 0.1
 
 
-def test_without_other_parameters_the_logits_are_the_evaluating_networks_own():
+def test_without_parameters_the_logits_are_the_networks_own():
     model = a_model()
     expected = tied_eval_copy(model)(inputs()).detach()
     got = logits_with(tied_eval_copy(model), {}, inputs())
     assert torch.equal(got, expected)
-    assert not torch.equal(got, model(inputs()).detach())  # BatchNorm's own statistics, training
+    assert not torch.equal(got, model(inputs()).detach())  # training changes BatchNorm's statistics
 
 
 def test_a_samples_logits_do_not_depend_on_the_others():
     model = a_model()
     virtual = parameters_after_step(model, gradients_of(model), LR)
-    x, twin = inputs(seed=3), tied_eval_copy(model)
-    each = torch.cat([logits_with(twin, virtual, one) for one in x.split(1)])
-    torch.testing.assert_close(logits_with(twin, virtual, x), each)
+    x, eval_copy = inputs(seed=3), tied_eval_copy(model)
+    each = torch.cat([logits_with(eval_copy, virtual, sample) for sample in x.split(1)])
+    torch.testing.assert_close(logits_with(eval_copy, virtual, x), each)
 
 
-def test_the_network_is_left_alone():
+def test_the_network_does_not_change():
     model = a_model()
     model.body[2].eval()
     gradients = gradients_of(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    identities = [id(one) for one in model.parameters()]
+    identities = [id(parameter) for parameter in model.parameters()]
     modes = [module.training for module in model.modules()]
     logits_with(tied_eval_copy(model), parameters_after_step(model, gradients, LR), inputs(seed=3))
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    assert [id(one) for one in model.parameters()] == identities
+    assert [id(parameter) for parameter in model.parameters()] == identities
     assert [module.training for module in model.modules()] == modes
-    assert all(one.grad is None for one in model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())

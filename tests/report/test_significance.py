@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 import pytest
 from command import onepass
-from figures_of_runs import told, written
+from result_lines import run_line, write_lines
 from scipy import stats
 
 from onepass.report.significance import compare_paired
@@ -79,11 +79,11 @@ def rows(*arguments: object) -> list[dict[str, str]]:
 
 
 def of(method: str, values: dict[int, float], **more) -> list[dict]:
-    return [told(method, seed, one, **more) for seed, one in values.items()]
+    return [run_line(method, seed, one, **more) for seed, one in values.items()]
 
 
 def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
     gsa, er = rows(file, "--against", "er")
     found = compare_paired(OURS, THEIRS)
     assert float(gsa["difference"]) == pytest.approx(mean(found.differences), abs=1e-4)
@@ -110,7 +110,7 @@ def test_the_command_tests_each_row_against_the_method_that_is_named(tmp_path: P
 def test_only_columns_that_are_shown_are_explained(
     columns: str, said: str, pivot: tuple, tmp_path: Path
 ) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS))
     text = onepass("table", file, "--against", "er", "--columns", columns, *pivot).out
     words = ("Difference:", "Pairs:", "t-test (", "signed-rank", "Compared with")
     assert {word for word in words if word in text} == {word for word in words if word in said}
@@ -123,7 +123,7 @@ def test_only_columns_that_are_shown_are_explained(
     ids=lambda other: next(iter(other)),
 )
 def test_what_learned_something_else_is_not_compared(other: dict, tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS, **other))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS, **other))
     assert {row["pairs"] for row in rows(file, "--against", "er")} == {""}
 
 
@@ -132,9 +132,9 @@ def test_what_keeps_nothing_is_compared_with_one_memory_and_never_with_any_of_se
 ) -> None:
     """As if it were that of M=100, side by side with M=200 too."""
     lines = [*of("er", THEIRS), *of("finetune", OURS, memory=0)]
-    alone = written(tmp_path / "a.jsonl", *lines)
+    alone = write_lines(tmp_path / "a.jsonl", *lines)
     assert rows(alone, "--against", "er")[1]["pairs"] == "6"
-    several = written(tmp_path / "b.jsonl", *lines, *of("er", OURS, memory=200))
+    several = write_lines(tmp_path / "b.jsonl", *lines, *of("er", OURS, memory=200))
     assert {row["pairs"] for row in rows(several, "--against", "er")} == {""}
     assert "several sizes of memory" in onepass("table", several, "--against", "er").out
 
@@ -146,7 +146,7 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
         *of("er", THEIRS, variant="lr=1"),
         *of("er", shifted, variant="lr=2"),
     ]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     assert rows(file, "--against", "er")[0]["pairs"] == ""
     assert "VARIANT" in onepass("table", file, "--against", "er").out
     one, other = (float(rows(file, "--against", f"er lr={n}")[0]["difference"]) for n in (1, 2))
@@ -156,7 +156,7 @@ def test_of_several_variants_the_rows_own_counts_or_one_that_is_named(tmp_path: 
 
 
 def test_a_table_has_room_for_tests_against_one_method(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS), *of("scr", OURS))
+    file = write_lines(tmp_path / "a.jsonl", *of("gsa", OURS), *of("er", THEIRS), *of("scr", OURS))
     asked = ("--against", "published", "--against", "er", "--against", "er")
     assert rows(file, *asked)[0]["pairs"] == "6"
     assert onepass("table", file, *asked).out.count("Compared with er.") == 1
@@ -166,9 +166,9 @@ def test_a_table_has_room_for_tests_against_one_method(tmp_path: Path) -> None:
 
 def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> None:
     """As whoever takes parts away from a method compares with the whole."""
-    whole = [told("gsa", seed, 30.0 + seed) for seed in range(3)]
-    parts = [told("gsa", seed, 28.0 + seed, variant="without=new") for seed in range(3)]
-    file = written(tmp_path / "a.jsonl", *whole, *parts)
+    whole = [run_line("gsa", seed, 30.0 + seed) for seed in range(3)]
+    parts = [run_line("gsa", seed, 28.0 + seed, variant="without=new") for seed in range(3)]
+    file = write_lines(tmp_path / "a.jsonl", *whole, *parts)
     found = {row["variant"]: row for row in rows(file, "--against", "gsa common")}
     assert found[""]["pairs"] == ""
     assert float(found["without=new"]["difference"]) == pytest.approx(-2.0)
@@ -177,7 +177,7 @@ def test_common_names_the_variant_that_has_nothing_otherwise(tmp_path: Path) -> 
 
 def test_variants_that_are_not_compared_with_each_other_are_named(tmp_path: Path) -> None:
     lines = [*of("gsa", OURS), *of("er", THEIRS), *of("er", OURS, variant="lr=2")]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     said = "Not compared with each other: er common, er lr=2. --against 'er common' compares all"
     assert said in onepass("table", file, "--against", "er").out
     for against in ("er common", "gsa"):
@@ -187,5 +187,5 @@ def test_variants_that_are_not_compared_with_each_other_are_named(tmp_path: Path
 def test_variants_that_could_not_be_compared_are_not_named(tmp_path: Path) -> None:
     """As those of two streams."""
     lines = [*of("er", THEIRS), *of("er", OURS, variant="stream=blurry", stream="blurry")]
-    file = written(tmp_path / "a.jsonl", *lines)
+    file = write_lines(tmp_path / "a.jsonl", *lines)
     assert "each other" not in onepass("table", file, "--against", "er").out

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 import torch
-from command import onepass, same, untouched
-from following import Stopped, stop_after
-from teaching import Tidy, register
+from command import onepass, untouched, values_of
+from label_vectors import TrainsAtTaskEnd, register
+from recording_listeners import Stopped, stop_after
 
 from onepass import DataError, Finetune, load
 from onepass.base.errors import RunError
@@ -34,11 +34,11 @@ class Late(Finetune):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    register(monkeypatch, Tidy, Late)
+    register(monkeypatch, TrainsAtTaskEnd, Late)
 
 
 def test_a_runs_result_has_what_was_spent_and_a_stop_at_a_tasks_end_changes_no_bit(tmp_path):
-    job = Job("test-tidy", "synthetic", device="cpu")
+    job = Job("test-trainsattaskend", "synthetic", device="cpu")
     whole = run_job(job, tmp_path / "whole")
     for step in (12, 30):  # the first task's last step, and one inside the third
         with pytest.raises(Stopped):
@@ -116,7 +116,7 @@ def test_a_broken_run_goes_on_with_other_versions_only_if_told_to_and_that_is_re
     with untouched(out), pytest.raises(RunError, match=r"onepass .*0\.0\.9"):
         run_job(JOB, out, resume=True)
     result = run_job(JOB, out, resume=True, anyway=True)
-    assert same(result, SAME) == same(whole, SAME)
+    assert values_of(result, SAME) == values_of(whole, SAME)
     written = json.loads((Path(result.out) / "result.json").read_text())["other_versions"]
     assert (
         result.other_versions

@@ -11,7 +11,7 @@ from statistics import mean
 import numpy as np
 import pytest
 import torch
-from command import events, names, onepass
+from command import events, file_names, onepass
 
 import onepass as package
 from onepass.base import fileio
@@ -42,7 +42,13 @@ def read(folder: Path, name: str) -> dict:
 
 
 def test_a_finished_folder_holds_its_files_and_no_other(folder: Path) -> None:
-    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
+    assert file_names(folder) == {
+        "run.json",
+        "events.jsonl",
+        "checkpoint.pt",
+        "result.json",
+        "log.txt",
+    }
 
 
 # ---- run.json

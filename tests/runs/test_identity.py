@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import onepass, same, untouched
-from following import Following, Stopped, stop_after
-from registries import put_back
+from command import onepass, untouched, values_of
+from isolated_registries import isolate_registries
+from recording_listeners import RecordingListener, Stopped, stop_after
 
 from onepass import load
 from onepass.base.errors import DataError, RunError
@@ -34,7 +34,7 @@ def known(job: Job) -> Job:
 
 def raised(monkeypatch: pytest.MonkeyPatch, method: str, revision: int) -> None:
     """As if the method's numbers had moved."""
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     METHODS.entries[method] = replace(registry.get(method), revision=revision)
 
 
@@ -158,10 +158,10 @@ def test_data_and_runs_that_moved_together_go_on(name: str, tmp_path: Path) -> N
     shutil.move(here, there)
     (there / "data/mine.npz").rename(there / "data" / name)
     moved = own(there / "data" / name)
-    following = Following()
+    following = RecordingListener()
     result = run_job(moved, there / "runs", resume=True, listeners=[following])
     assert following.told[0] == ("started", 10)
-    assert same(result, SAME) == same(whole, SAME)
+    assert values_of(result, SAME) == values_of(whole, SAME)
     assert len(list((there / "runs").iterdir())) == 1
     again = run_job(moved, there / "runs", resume=True, listeners=[stop_after(1)])
     assert again == result

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import onepass
-from following import After
+from recording_listeners import ActAfter
 
 from onepass.base.errors import TrainingError
 from onepass.runs.execute import run_job
@@ -34,7 +34,7 @@ def failing(problem: BaseException) -> Callable[[], None]:
 
 
 def go(out: Path, action: Callable[[], object], **options: object) -> None:
-    run_job(JOB, out, checkpoint=1, listeners=[After(4, action)], **options)
+    run_job(JOB, out, checkpoint=1, listeners=[ActAfter(4, action)], **options)
 
 
 def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on(
@@ -52,7 +52,7 @@ def test_it_tells_the_start_the_warnings_the_traceback_and_where_the_run_went_on
         log.warning("of %s", "ours")
 
     before, filters = warnings.showwarning, list(log.filters)
-    run_job(JOB, tmp_path, resume=True, listeners=[After(6, warn)])
+    run_job(JOB, tmp_path, resume=True, listeners=[ActAfter(6, warn)])
     assert lines(tmp_path)[len(first) :] == [
         "resumed after step 4",
         "warning: of ours",

@@ -19,14 +19,14 @@ from command import (
     command,
     events,
     execute_until_write,
-    names,
+    file_names,
     onepass,
     process,
-    same,
     timeless,
     untouched,
+    values_of,
 )
-from following import After, Following, Stopped, stop_after
+from recording_listeners import ActAfter, RecordingListener, Stopped, stop_after
 
 from onepass import InputError, Learner
 from onepass.base.errors import CheckpointError, RunError, WriteError
@@ -47,7 +47,7 @@ LONG_COMMAND = (
 def step_of(folder: Path) -> int:
     """How far the last whole checkpoint had come."""
     path = folder / "checkpoint.pt"
-    return checkpoint.read(path)["tick"]["step"] if path.exists() else 0
+    return checkpoint.read_checkpoint(path)["tick"]["step"] if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,13 @@ def test_twenty_kills_at_random_moments_change_no_bit(
     for key in ("params_sha256", "state_sha256", "accuracy", "forgetting", "steps"):
         assert done.record[key] == whole[key]
     assert timeless(events(folder)) == timeless(events(Path(whole["out"])))
-    assert names(folder) == {"run.json", "events.jsonl", "checkpoint.pt", "result.json", "log.txt"}
+    assert file_names(folder) == {
+        "run.json",
+        "events.jsonl",
+        "checkpoint.pt",
+        "result.json",
+        "log.txt",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +165,7 @@ def test_a_kill_while_a_file_is_being_written_leaves_what_was_there_before(
     assert not (folder / "result.json").exists()
     assert step_of(folder) == step
     result = run_job(job, tmp_path, resume=True, checkpoint=20)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
 
 
@@ -236,7 +242,9 @@ def test_a_method_that_stops_inside_a_task_goes_on_bit_for_bit(
         assert getattr(result, key) == getattr(whole, key), key
     one, other = Path(whole.out), Path(result.out)
     assert timeless(events(one)) == timeless(events(other))
-    saved = [checkpoint.read(folder / "checkpoint.pt")["state"] for folder in (one, other)]
+    saved = [
+        checkpoint.read_checkpoint(folder / "checkpoint.pt")["state"] for folder in (one, other)
+    ]
     assert_equal(*saved)
     assert {"model", "optimizer", "parts", "generators", "book", "new"} <= set(saved[0])
 
@@ -248,7 +256,7 @@ def test_other_streams_go_on_bit_for_bit(stream: str, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(job, tmp_path / "broken", checkpoint=7, listeners=[stop_after(15)])
     result = run_job(job, tmp_path / "broken", resume=True, checkpoint=7)
-    assert same(result, SAME) == same(whole, SAME)
+    assert values_of(result, SAME) == values_of(whole, SAME)
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -274,7 +282,7 @@ def test_a_stop_beside_a_boundary_or_the_end_changes_nothing(
         run_job(job, tmp_path, checkpoint=step, listeners=[stop_after(step)])
     assert step_of(tmp_path / job.folder_name) == step
     result = run_job(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -283,7 +291,7 @@ def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(job, tmp_path, checkpoint=30, listeners=[stop_after(30)])
     folder = tmp_path / job.folder_name
-    before = checkpoint.read(folder / "checkpoint.pt")["tick"]["seconds"]
+    before = checkpoint.read_checkpoint(folder / "checkpoint.pt")["tick"]["seconds"]
     result = run_job(job, tmp_path, resume=True)
     seconds = [event["seconds"] for event in events(folder)]
     assert seconds == sorted(seconds)
@@ -304,12 +312,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one_usable(
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        run_job(job, tmp_path, checkpoint=20, listeners=[After(30, fail_from_now_on)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(30, fail_from_now_on)])
     monkeypatch.undo()
     assert step_of(folder) == 20
     assert not list(folder.glob(".*.partial"))
     result = run_job(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
 
 
 def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result) -> None:
@@ -321,7 +329,7 @@ def test_what_a_kill_left_half_written_is_harmless(tmp_path: Path, short: Result
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"step": 26, "ta')
     result = run_job(job, tmp_path, resume=True)
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(folder)) == timeless(events(Path(short.out)))
     assert not list(folder.glob(".*.partial"))
 
@@ -330,11 +338,11 @@ def test_without_checkpoints_a_broken_run_starts_again(tmp_path: Path, short: Re
     job = Job("er", "synthetic", device="cpu")
     with pytest.raises(Stopped):
         run_job(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
-    following = Following()
+    following = RecordingListener()
     result = run_job(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
     assert following.told[0] == ("started", 0)
     assert following.steps == list(range(1, 61))
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -346,11 +354,11 @@ def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path, short: Result) -> 
             arguments = ("run", "er", "--dataset", "synthetic", "--device", "cpu")
             others.append(onepass(*arguments, "--out", tmp_path, "--resume"))
 
-    result = run_job(job, tmp_path, checkpoint=20, listeners=[After(25, try_it_too)])
+    result = run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, try_it_too)])
     (other,) = others
     assert other.status == 2
     assert "another process" in other.error
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
 
 
 def test_an_existing_run_is_not_run_again_unasked(tmp_path: Path) -> None:
@@ -383,7 +391,7 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
     with untouched(tmp_path), pytest.raises(RunError, match=rf"{lock} .*link"):
         run_job(job, tmp_path, resume=True)
     lock.unlink()
-    assert same(run_job(job, tmp_path, resume=True), SAME) == same(short, SAME)
+    assert values_of(run_job(job, tmp_path, resume=True), SAME) == values_of(short, SAME)
 
 
 def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: Result) -> None:
@@ -396,13 +404,13 @@ def test_events_that_become_a_link_are_not_written_to_it(tmp_path: Path, short: 
         path.symlink_to(precious)
 
     with pytest.raises(WriteError, match=rf"{path} .*link"):
-        run_job(job, tmp_path, checkpoint=20, listeners=[After(25, replace)])
+        run_job(job, tmp_path, checkpoint=20, listeners=[ActAfter(25, replace)])
     with untouched(tmp_path), pytest.raises(CheckpointError, match=f"^{path} "):
         run_job(job, tmp_path, resume=True)
     (tmp_path / "aside").replace(path)
     result = run_job(job, tmp_path, resume=True)
     assert precious.read_text() == "precious"
-    assert same(result, SAME) == same(short, SAME)
+    assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))
 
 
@@ -421,14 +429,14 @@ def test_the_result_is_made_of_what_the_run_knows_whatever_becomes_of_its_events
     """Before a stop and after it; the file is whole again at the end."""
     job = Job("er", "synthetic", device="cpu")
     path = tmp_path / job.folder_name / "events.jsonl"
-    changes = [After(step, lambda: CHANGES[change](path)) for step in (15, 45)]
+    changes = [ActAfter(step, lambda: CHANGES[change](path)) for step in (15, 45)]
     with pytest.raises(Stopped):
         stop = stop_after(25)
         stop.key = "stop"
         run_job(job, tmp_path, checkpoint=20, listeners=[changes[0], stop])
     result = run_job(job, tmp_path, resume=True, listeners=[changes[1]])
     keys = (*SAME, "anytime_accuracy", "points")
-    assert same(result, keys) == same(short, keys)
+    assert values_of(result, keys) == values_of(short, keys)
     assert timeless(events(path.parent)) == timeless(events(Path(short.out)))
 
 
@@ -456,11 +464,11 @@ def test_lines_that_changed_since_the_checkpoint_stop_the_run_from_going_on(
 def test_lines_that_were_written_after_the_checkpoint_are_cut_off_and_come_again(
     stopped: Path,
 ) -> None:
-    files = checkpoint.read(stopped / "checkpoint.pt")["files"]
+    files = checkpoint.read_checkpoint(stopped / "checkpoint.pt")["files"]
     files = {key: extent for key, extent in files.items() if extent["bytes"]}
     assert files.keys() == {"events", "balance"}
     seen = {}
-    follow = After(21, lambda: seen.update({key: read(key) for key in files}))
+    follow = ActAfter(21, lambda: seen.update({key: read(key) for key in files}))
 
     def read(key: str) -> bytes:
         return (stopped / f"{key}.jsonl").read_bytes()
@@ -482,9 +490,9 @@ def test_a_checkpoint_holds_no_lines_however_many_there_are(stopped: Path) -> No
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_and_says_so(stopped: Path) -> None:
     path = stopped / "checkpoint.pt"
-    content = checkpoint.read(path)
+    content = checkpoint.read_checkpoint(path)
     del content["files"]
-    checkpoint.write(path, {**content, "lines": {"events": []}})
+    checkpoint.write_checkpoint(path, {**content, "lines": {"events": []}})
     job = Job("er", "synthetic", device="cpu", probes=("balance",))
     with untouched(stopped), pytest.raises(CheckpointError, match=f"^{path} .* earlier version"):
         run_job(job, stopped.parent, resume=True)

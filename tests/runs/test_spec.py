@@ -97,7 +97,7 @@ def test_a_preset_of_a_method_that_mirrors_by_default_decides_for_it(monkeypatch
     monkeypatch.setattr(GSAReleased, "presets", {"official": plain, "tuned": both})
     job = Job("gsa-released", "digits", preset="official")
     assert str(job.variant) == "official"
-    with pytest.raises(InputError, match="mirror images"):
+    with pytest.raises(InputError, match="mirrored images"):
         replace(job, preset="tuned").make(onepass.load("digits"))
 
 

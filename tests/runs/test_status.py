@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import contents
-from following import Stopped, stop_after
+from command import read_files
+from recording_listeners import Stopped, stop_after
 
 from onepass.base import fileio
 from onepass.runs.execute import run_job
@@ -40,10 +40,10 @@ def test_a_damaged_folder_is_set_aside_whole_and_only_once(tmp_path: Path) -> No
     (folder.path / "events.jsonl").write_text("")
     status, problem = status_of(folder)
     assert status == "damaged" and str(folder.events_file) in problem
-    before = contents(folder.path)
+    before = read_files(folder.path)
     moved = set_aside_if_damaged(folder)
     assert moved is not None
     said, aside = moved
     assert (said, aside.name) == (problem, f"{folder.path.name}.damaged-1")
-    assert contents(aside) == before
+    assert read_files(aside) == before
     assert set_aside_if_damaged(folder) is None

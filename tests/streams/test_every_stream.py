@@ -34,7 +34,9 @@ def test_the_method_learns_the_stream(info, spec, tmp_path):
     chosen = {"settings": quick, "stream": spec, "every": every}
     job = Job(info.key, dataset="synthetic", memory=60, device="cpu", **chosen)
     result = run_job(job, tmp_path, checkpoint=None)
-    little = (info.learner.traits.forgets or info.key in BY_CONTRAST) and "m=50" not in spec
+    little = (
+        info.learner.traits.near_fine_tuning or info.key in BY_CONTRAST
+    ) and "m=50" not in spec
     assert result.accuracy > (15 if little else 30)
     assert result.variant["stream"] == spec
     assert result.tasks == (1 if info.one_task else 5)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from registries import put_back
+from isolated_registries import isolate_registries
 
 import onepass
 from onepass import ClassIncremental, Dataset, InputError, Stream, streams
@@ -24,7 +24,7 @@ from onepass.streams import (
 
 @pytest.fixture(autouse=True)
 def own_streams(monkeypatch):
-    put_back(monkeypatch, STREAMS)
+    isolate_registries(monkeypatch, STREAMS)
 
 
 @pytest.fixture(scope="module")

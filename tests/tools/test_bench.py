@@ -295,7 +295,7 @@ def test_the_bare_step_has_the_forwards_of_the_method(
 
 def test_the_fastest_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([8.0, 4.0, 2.0, 5.0, 3.0, 1.0, 9.0, 6.0, 7.0, 2.0])
-    monkeypatch.setattr(bench, "_time", lambda call, count, device: next(taken))
+    monkeypatch.setattr(bench, "_seconds_of", lambda call, count, device: next(taken))
     found = measure(replace(TINY, steps=50))
     assert found["steps_per_second"] == 10 / 2
     assert found["bare_steps_per_second"] == 10 / 1

@@ -8,8 +8,8 @@ from statistics import mean
 
 import pytest
 from command import events
-from following import Stopped, stop_after
-from studies import hurry
+from fast_studies import no_disk_sync
+from recording_listeners import Stopped, stop_after
 
 import onepass
 from onepass.evaluation.callbacks.audience import Audience
@@ -25,7 +25,7 @@ JOB = Job("er", "synthetic", batch=30, every=2, device="cpu")
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    hurry(monkeypatch)
+    no_disk_sync(monkeypatch)
     return Study(tmp_path / "study.db")
 
 

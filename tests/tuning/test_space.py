@@ -40,7 +40,7 @@ def test_ranges_and_choices_are_read(text: str, wanted: Range | Choice) -> None:
         ("", "[space]"),
         ("learning_rate = [1e-3]", "setting of 'gsa' 'learning_rate'"),
         ("hed = ['frozen']", "Did you mean 'head'"),
-        ("memory = [100, 200]", "memory is given beside"),
+        ("memory = [100, 200]", "memory cannot be searched"),
         ("lr = ['fast']", "lr must be a number"),
         ("head = ['loose']", "head must be"),
         ("mix = [0.5]", "mix must be a whole number"),

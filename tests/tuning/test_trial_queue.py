@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from studies import hurry
+from fast_studies import no_disk_sync
 
 import onepass
 from onepass.base.errors import RunError
@@ -28,7 +28,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    hurry(monkeypatch)
+    no_disk_sync(monkeypatch)
     return Study(tmp_path / "study.db")
 
 

@@ -1,5 +1,5 @@
-"""Listeners that measure while any method learns, and change not one bit of it. Modules here import
-what `evaluation` imports."""
+"""Probes: listeners that measure while a method learns, without changing a single bit of the run.
+Modules here import what `evaluation` imports."""
 
 from typing import TYPE_CHECKING
 

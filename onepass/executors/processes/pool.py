@@ -1,7 +1,7 @@
-"""Several runs at a time, in processes that each run one job after another.
+"""The executor that has several runs at a time, in worker processes.
 
-Each worker has a pipe of its own: jobs go in; progress, results and errors come out, and its end
-closes it. So a worker that is killed takes its own run with it and no other.
+Each worker runs one job after another. It has a pipe of its own: jobs go in; progress, results and
+errors come out. When the worker ends, its pipe closes, so a killed worker stops only its own run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from onepass.runs.folder import RunFolder
 from onepass.runs.resources import RunResources
 from onepass.runs.spec import Job
 
-PAUSE = 1.0  # seconds until a slot that found nothing to run looks again
-USER_ERRORS = {"memory": "TooLargeError", "input": "RunError"}  # of errors that are not ours
+PAUSE = 1.0  # seconds until a free slot asks the queue again
+# Failure kinds that the user can correct, and our error for an error of another library
+USER_ERRORS = {"memory": "TooLargeError", "input": "RunError"}
 
 
 class Processes:
-    """A fixed number of workers at most, each with data and learners of its own. A run for which
-    there is too little memory beside the others waits for them; alone it is tried in any case."""
+    """Runs jobs in at most `at_once` workers, each with data and learners of its own. A run waits
+    if the others leave too little RAM or GPU memory; if none is running it starts in any case."""
 
     def __init__(
         self,
@@ -47,11 +48,11 @@ class Processes:
         self.resources = RunResources()
 
     def check(self, job: Job) -> None:
-        """Here, where nothing is run, a learner for a GPU is tried on the CPU: making one on the
-        GPU would take memory there for as long as this process lives."""
+        """Raises an error if a job cannot run. A learner for a GPU is made on the CPU here, because
+        initialising CUDA would take GPU memory for the life of this process."""
         stream, learner = job.make(self.resources.dataset(job))
         if not learner.traits.capturable:
-            execution.make(learner.engine, False, devices.resolve_device(job.device), ())
+            execution.make_engine(learner.engine, False, devices.resolve_device(job.device), ())
         plain = {"device": "cpu", "engine": "eager", "precision": "fp32"}
         chosen = plain if job.device_kind == "cuda" else {}
         learner = type(learner)(**{**learner.get_params(), **chosen})
@@ -87,7 +88,7 @@ class Processes:
         return gpus or [None]
 
     def _fill(self, slots: list[Slot], jobs: Sequence[Job], queue: Queue, retries: Retries) -> bool:
-        """Starts what may start, and says whether anything is running."""
+        """Starts all jobs that may start now; returns whether any is running."""
         free = [slot for slot in slots if slot.running is None]
         while free:
             busy = [slot for slot in slots if slot.running]
@@ -102,7 +103,7 @@ class Processes:
                 continue
             job = jobs[index]
             if not beside and not self._has_room(slot, [], retries)(job):
-                for other in free:  # which hold memory that it will need
+                for other in free:  # idle workers still hold RAM or GPU memory that it needs
                     other.stop_worker()
             for other in beside:
                 other.had_neighbours = True
@@ -110,7 +111,8 @@ class Processes:
         return any(slot.running for slot in slots)
 
     def _fits(self, slot: Slot, beside: Sequence[Slot], retries: Retries) -> Fits:
-        """Whether a job may start beside others; alone every one may."""
+        """Returns the test of whether a job may start in a slot beside the runs of other slots;
+        without others, any job may."""
         others = [(other.running.job, other.taken) for other in beside if other.running]
         if not others:
             return lambda job: True
@@ -119,6 +121,7 @@ class Processes:
         return self._has_room(slot, others, retries)
 
     def _has_room(self, slot: Slot, others: Sequence[tuple[Job, RamUse]], retries: Retries) -> Fits:
+        """Returns the test of whether the RAM or GPU memory left beside others is enough."""
         room = self.memory.room(slot.gpu, others, slot.taken)
 
         def has_room(job: Job) -> bool:
@@ -130,7 +133,7 @@ class Processes:
     def _listen(
         self, slot: Slot, queue: Queue, retries: Retries, watch: Watch
     ) -> Generator[Outcome, None, None]:
-        """Passes on what a worker has to say."""
+        """Handles the next message of a worker; yields an outcome if its run has ended."""
         running = slot.running
         assert running is not None
         index, job = running.index, running.job
@@ -156,15 +159,16 @@ class Processes:
 
 
 def _ready_slots(slots: Sequence[Slot], until: float) -> list[Slot]:
-    """Those whose worker has something to say, as soon as there are any; none after a pause, or
-    when the time is up."""
+    """Waits for messages, and returns the slots whose workers have one; an empty list after
+    `PAUSE` seconds, or when the time is up."""
     pipes = [slot.worker.pipe for slot in slots if slot.worker and slot.running]
     ready = connection.wait(pipes, max(0, min(PAUSE, until - time.monotonic())))
     return [slot for slot in slots if slot.worker and slot.worker.pipe in ready]
 
 
 def _error(failure: Failure, job: Job) -> Exception:
-    """Returns what to raise here: an error that the user can mend as it was raised there."""
+    """Returns the error to report: the same as in the worker if the user can correct it, otherwise
+    a TrainingError."""
     kind, why, error = failure
     if kind in USER_ERRORS:
         return rebuild_error(error or USER_ERRORS[kind], why)

@@ -1,4 +1,4 @@
-"""Room for one run at a time, and the process that runs it."""
+"""A slot of the pool: it holds one run at a time, and the worker process that runs it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from onepass.runs.spec import Job
 
 NOTHING = RamUse()
 KILLED = "its process was killed (out of memory?)"
-BY_KILL = -getattr(signal, "SIGKILL", 9)  # an exit code; Windows has no such signal
+BY_KILL = -getattr(signal, "SIGKILL", 9)  # an exit code; Windows does not define the signal
 
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, and the memory that it took when it was last heard."""
+    """A worker process, the pipe to it, and its RAM or GPU memory use at its last message."""
 
     process: BaseProcess
     pipe: Connection
@@ -40,7 +40,7 @@ class Worker:
         process = context.Process(target=work, args=(theirs,))
         with _ignoring_interrupts(), gpus.bound_to(gpu):
             process.start()
-        theirs.close()  # or its end would not be seen here
+        theirs.close()  # while this process holds it open, the worker's end would go unnoticed
         return cls(process, ours)
 
     def stop(self) -> None:
@@ -50,7 +50,7 @@ class Worker:
 
 @dataclass
 class Running:
-    """A job at work, by its number, and how many processes the kernel had killed before."""
+    """A running job, its number, and how many processes the kernel had killed at its start."""
 
     index: int
     job: Job
@@ -58,8 +58,8 @@ class Running:
 
 
 class Slot:
-    """On a GPU, if there are any. Its worker stays from one run to the next, as long as there is
-    something to run. `had_neighbours`: others are, or were, beside this one."""
+    """Holds one run at a time, on `gpu`. Its worker stays from one run to the next while there are
+    jobs. `had_neighbours`: other runs have shared its RAM or GPU during the current run."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -74,13 +74,13 @@ class Slot:
     def start(self, index: int, job: Job, options: RunOptions, *, had_neighbours: bool) -> None:
         self.worker = self.worker or Worker.start(self.gpu)
         self.running, self.had_neighbours = Running(index, job, count_oom_kills()), had_neighbours
-        with suppress(OSError):  # it was killed, as the next message will say
-            self.worker.pipe.send(
-                (replace(job, device=job.device_kind), options)
-            )  # it sees one GPU
+        with suppress(OSError):  # a killed worker is noticed at the next `receive`
+            # The worker sees only its own GPU, so the device has no number there.
+            self.worker.pipe.send((replace(job, device=job.device_kind), options))
 
     def receive(self) -> tuple[str, Any]:
-        """The next message of its worker; its end is one too."""
+        """Returns the next message of the worker: a word and its content. The end of the worker
+        counts as a message, `failed`."""
         assert self.worker is not None
         try:
             word, content, self.worker.taken = self.worker.pipe.recv()
@@ -89,8 +89,8 @@ class Slot:
         return word, content
 
     def _death(self) -> str:
-        """What ended the worker. That others were beside its run matters only if the kernel was in
-        want of memory; where it does not tell, it may have been."""
+        """Returns what ended the worker. Its neighbours matter only if the kernel has killed a
+        process for lack of RAM since; if the system does not tell, it may have."""
         assert self.worker is not None and self.running is not None
         process = self.worker.process
         self.stop_worker()
@@ -109,7 +109,7 @@ class Slot:
 
 @contextmanager
 def stopping_workers(slots: list[Slot]) -> Iterator[None]:
-    """However this ends, no worker is left behind."""
+    """Stops all workers at the end of the `with` block, whatever ends it."""
     try:
         yield
     finally:
@@ -122,7 +122,8 @@ def stopping_workers(slots: list[Slot]) -> Iterator[None]:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """A worker that starts meanwhile does not hear an interrupt until it says what that means."""
+    """Makes a worker that starts in the `with` block ignore interrupts until it sets its own
+    handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a worker does: it runs the jobs that come through its pipe, one after another."""
+"""The main function of a worker process, which runs jobs from a pipe one after another."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from onepass.runs.spec import Job
 
 
 def work(pipe: Connection) -> None:
-    """Until no more jobs come. An interrupt ends the process at once, and so does the end of its
-    parent: whatever it was writing can be resumed.
+    """Runs jobs from a pipe until it closes. An interrupt, or the end of the parent, ends the
+    process at once; a run can be resumed after either.
 
-    Messages are of a word, what it is about, and the memory that is taken: `progress`, or at the
+    A message is a word, its content, and the current `RamUse`. The words are `progress`, and at the
     end of a run `result`, or `failed` with a `Failure`.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -56,7 +56,8 @@ def _exit_with_parent() -> None:
 def attempt(
     job: Job, options: RunOptions, forwarder: Forwarder, resources: RunResources
 ) -> tuple[str, Any]:
-    """Errors travel as text: not every exception can be sent."""
+    """Runs a job, and returns the last message without its `RamUse`. Errors are sent as text,
+    because not every exception can be pickled."""
     try:
         return "result", options.run(job, forwarder, resources)
     except Exception as problem:
@@ -66,7 +67,7 @@ def attempt(
 
 
 def _bug_message(problem: Exception) -> str:
-    """An error that nobody expected, and where its traceback is; or that itself, if it could not be
-    written down."""
+    """Returns an unexpected error in one line, with the path of the log that has its traceback; or
+    the traceback itself, if there is no log."""
     notes = getattr(problem, "__notes__", None)
     return "; ".join([name_and_message(problem), *notes]) if notes else traceback.format_exc()

@@ -1,7 +1,7 @@
-"""All weights of a network in bfloat16 at once.
+"""Casts all weights of a network to bfloat16 with one kernel.
 
-Autocast casts each weight by a kernel of its own, and each gradient back: some fifty launches in a
-ResNet18, a twentieth of its step. Here one kernel does it for all, with the same numbers.
+Autocast launches a kernel per weight, and another per gradient. These are some fifty launches in a
+ResNet18, a twentieth of its step. One kernel for all gives the same numbers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class _CastToBF16(torch.autograd.Function):
 
 
 def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
-    cast = [torch.empty_like(one, dtype=dtype) for one in tensors]
+    cast = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
     torch._foreach_copy_(cast, list(tensors))
     return cast
 
 
 def weights_in_bf16(net: nn.Module) -> dict[str, Tensor]:
-    """The weights that autocast would cast (matrices and filters in fp32), by name, in bfloat16;
-    gradients flow back to the weights themselves."""
+    """Returns the weights that autocast would cast, matrices and filters in fp32, in bfloat16 by
+    name. Gradients flow back to the weights themselves."""
     weights = {
-        name: one
-        for name, one in net.named_parameters()
-        if one.ndim > 1 and one.dtype == torch.float32
+        name: weight
+        for name, weight in net.named_parameters()
+        if weight.ndim > 1 and weight.dtype == torch.float32
     }
     if not weights:
         return {}
@@ -50,12 +50,12 @@ def weights_in_bf16(net: nn.Module) -> dict[str, Tensor]:
 def view_and_forward_in_bf16(
     net: nn.Module, x: Tensor, view: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """view(x) and net(view(x)), with all weights cast while the view is made."""
+    """Returns view(x) and net(view(x)). Casts all weights while the view is computed."""
     weights, inputs = in_parallel(x, lambda _: weights_in_bf16(net), view)
     return inputs, functional_call(net, weights, inputs)
 
 
 def forward_in_bf16(net: nn.Module, x: Tensor) -> Tensor:
-    """net(x), with all weights cast at once, if they are not yet."""
+    """Returns net(x), with all weights cast by one kernel unless they are in bfloat16 already."""
     weights = {} if in_vmap(x) else weights_in_bf16(net)
     return functional_call(net, weights, x) if weights else net(x)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Images as a GPU's convolutions want them in memory: the channels of a pixel side by side."""
+"""The channels-last layout, which convolutions on a GPU prefer: a pixel's channels lie together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onepass.nets.fast.vmap import in_vmap
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """The same values; images on a GPU in channels-last, which vmap does not know."""
+    """Returns the same values, in channels-last for images on a GPU. vmap does not support it."""
     if x.is_cuda and x.ndim == 4 and not in_vmap(x):
         return x.contiguous(memory_format=torch.channels_last)
     return x

@@ -1,8 +1,7 @@
-"""Work beside the rest of a captured step.
+"""A side stream for work that the rest of a captured step does not wait for.
 
-Nothing in a step waits for the memory to take the batch in, so a captured step does it on a stream
-of its own while gradients are computed. An eager step waits for the host and not for the GPU: there
-it is done at once.
+A captured step stores the batch in the memory on this stream while it computes gradients. An eager
+step is limited by the host, not by the GPU, so it does the work immediately.
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from onepass.nets.fast.parallel import is_capturing, stream_for
 
 
 class SideStream:
-    """One piece of work after another, until they are waited for."""
+    """A CUDA stream that runs pieces of work in order, until `wait`."""
 
     def __init__(self) -> None:
         self._used: list[Tensor] = []
 
     def start(self, work: Callable[[], None], *used: Tensor) -> None:
-        """Does the work, which reads the tensors `used`."""
+        """Runs the work, which reads the tensors `used`: on the side stream if a step is
+        captured."""
         if not is_capturing(used[0]):
             work()
             return
@@ -30,15 +30,15 @@ class SideStream:
         branch.wait_stream(torch.cuda.current_stream(used[0].device))
         with torch.cuda.stream(branch):
             work()
-        self._used += used  # their memory is not for others before the work is done
+        self._used += used  # keeps their GPU memory from being reused before the work is done
 
     def wait(self) -> None:
-        """What comes next may use what the work has changed."""
+        """Makes the main stream wait until all work is done."""
         if self._used:
             device = self._used[0].device
             torch.cuda.current_stream(device).wait_stream(stream_for("side", device))
         self.forget()
 
     def forget(self) -> None:
-        """The step has ended, or has failed: nothing is waited for any more."""
+        """Drops all work without waiting, because the step has ended or failed."""
         self._used = []

@@ -1,4 +1,4 @@
-"""Where in a method's own file to look for the reason of a failure."""
+"""Finds the line of a method's own file that a failed check points to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ METHODS = "onepass.methods."
 
 
 def locate_failure(failure: BaseException, method: type, at: str = "") -> str:
-    """Returns `file:line, in name`: the innermost line of the method's own files that the failure
-    passed through; where it passed through none, the line of the first of the functions `at`
-    (names, separated by spaces) that these files define, or else of the class."""
+    """Returns `file:line, in name` for a failure.
+
+    This is the innermost line of the traceback that lies in the method's own files. If there is
+    none, it is the definition of the first function in `at` (names separated by spaces) that these
+    files define, or else of the class.
+    """
     own = _modules_of_method(method)
     for problem in _causes(failure):
         lines = [
@@ -29,7 +32,11 @@ def locate_failure(failure: BaseException, method: type, at: str = "") -> str:
 
 
 def _modules_of_method(method: type) -> set[str]:
-    """Returns the modules that define the method; those of onepass only for a method of ours."""
+    """Returns the modules that define the method and its base classes.
+
+    For a method of onepass these are modules of `onepass.methods`; for a user's they are only those
+    outside onepass.
+    """
     found = {cls.__module__ for cls in method.__mro__}
     if method.__module__.startswith(METHODS):
         return {module for module in found if module.startswith(METHODS)}
@@ -37,7 +44,7 @@ def _modules_of_method(method: type) -> set[str]:
 
 
 def _causes(failure: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error, and those that it was raised from."""
+    """Yields an error, then the errors that it was raised from, the nearest first."""
     while failure is not None:
         yield failure
         failure = failure.__cause__ or failure.__context__
@@ -54,7 +61,7 @@ def _locate_definition(method: type, names: list[str], own: set[str]) -> str:
             )
     try:
         file, first = inspect.getfile(method), inspect.getsourcelines(method)[1]
-    except (OSError, TypeError):  # typed at a prompt
+    except (OSError, TypeError):  # a class typed at a prompt has no source file
         return f"in {method.__qualname__}"
     return _format_location(
         file, _line_after_decorators(file, first, "class "), method.__qualname__
@@ -62,12 +69,12 @@ def _locate_definition(method: type, names: list[str], own: set[str]) -> str:
 
 
 def _line_after_decorators(file: str, first: int, word: str) -> int:
-    """Returns the line of the `def` or `class` that begins, by a decorator perhaps, at a line."""
+    """Returns the line of the `def` or `class` whose first decorator, if any, is at `first`."""
     lines = enumerate(linecache.getlines(file)[first - 1 :], first)
     return next((number for number, line in lines if line.lstrip().startswith(word)), first)
 
 
 def _format_location(file: str, line: int, name: str) -> str:
     path, here = Path(file), Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f"{shown}:{line}, in {name}"
+    short = path.relative_to(here) if path.is_relative_to(here) else path
+    return f"{short}:{line}, in {name}"

@@ -1,4 +1,4 @@
-"""Small streams and learners for the checks."""
+"""Small streams and learners for the checks, expectations, and fingerprints of learners."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from onepass.nets import MLP
 from onepass.streams import ClassIncremental, Stream
 
 CLASSES = 6
-SCORE_METHODS = "scores scorer"  # of a method's functions those that scores come from
-MOST_NAMED = 4  # entries of a state, in a line
+SCORE_METHODS = "scores scorer"  # functions of a method that make its scores
+MOST_NAMED = 4  # differing entries of a state that an error names
 Method = type[Learner]
 
 
@@ -33,16 +33,19 @@ def small_dataset(
 def small_stream(
     classes: int = CLASSES, shape: tuple[int, ...] = (3, 8, 8), per_class: int = 40
 ) -> Stream:
-    """Three tasks of two classes, 24 batches of 10."""
-    whole = small_dataset(classes, shape, per_class)
-    return ClassIncremental(whole, tasks=classes // 2, batch=10, seed=1)
+    """Returns a stream of two classes per task, by default three tasks and 24 batches of 10."""
+    dataset = small_dataset(classes, shape, per_class)
+    return ClassIncremental(dataset, tasks=classes // 2, batch=10, seed=1)
 
 
 device_of_checks: ContextVar[str] = ContextVar("device", default="cpu")
 
 
 def narrow_mlp(shape: tuple[int, ...]) -> nn.Module:
-    """The usual perceptron with an eighth of its units: half of a step's time would go there."""
+    """Returns the default perceptron with an eighth of its units.
+
+    The full network would take half of the time of a check.
+    """
     return MLP(math.prod(shape), width=50)
 
 
@@ -50,15 +53,17 @@ NARROW_NET = f"{narrow_mlp.__module__}:{narrow_mlp.__name__}"
 
 
 def make_learner(method: Method, **settings: Any) -> Learner:
-    """A learner with a memory that fills up on the way, and with a narrow network, unless the
-    method comes with one of its own."""
+    """Returns a learner whose memory of 80 samples fills up during `small_stream`.
+
+    Its network is narrow, unless the method has one of its own.
+    """
     return make_wide_learner(
         method, **{**({"net": NARROW_NET} if _takes_any_net(method) else {}), **settings}
     )
 
 
 def make_wide_learner(method: Method, **settings: Any) -> Learner:
-    """The same with the network that the method comes with, for checks of how well it learns."""
+    """Returns the same learner with the method's default network, for checks of accuracy."""
     small: dict[str, Any] = {"device": device_of_checks.get(), **method.traits.quick}
     if "memory" in setting_names(method):
         small["memory"] = 80
@@ -70,8 +75,10 @@ def _takes_any_net(method: Method) -> bool:
 
 
 def self_distillation_settings(method: Method) -> dict[str, Any]:
-    """Settings by which a method averages itself, learns from the average and repeats its steps, as
-    far as it can."""
+    """Returns settings for a moving average of the weights that teaches, and for repeated steps.
+
+    Settings that the method does not support are left out.
+    """
     every: dict[str, Any] = {"average": "growing", "distil": 1.0, "distil_raw": True, "repeats": 2}
     return {name: value for name, value in every.items() if name not in method.traits.unsupported}
 
@@ -79,8 +86,10 @@ def self_distillation_settings(method: Method) -> dict[str, Any]:
 def batch_steps(
     stream: Stream, first: int = 0, last: int | None = None
 ) -> Iterator[Callable[..., Any]]:
-    """For each batch of a range a function that gives it to a learner, boundaries included, as an
-    evaluation does."""
+    """Yields a function for each batch from `first` up to `last`, which teaches it to a learner.
+
+    The function also announces the boundaries, as `evaluate` does, and returns the step.
+    """
     for index in range(first, len(stream) if last is None else last):
 
         def give(learner: Learner, index: int = index) -> Any:
@@ -95,6 +104,7 @@ def batch_steps(
 
 
 def teach(learner: Learner, stream: Stream, first: int = 0, last: int | None = None) -> Learner:
+    """Teaches the batches from `first` up to `last`; returns the learner."""
     for give in batch_steps(stream, first, last):
         give(learner)
     return learner
@@ -105,8 +115,11 @@ def unseen_samples(stream: Stream) -> Tensor:
 
 
 class ExpectationError(AssertionError):
-    """A check has not found what it expected; `at` names functions of a method, separated by
-    spaces, the first of which that the method has is to be looked at, or else its class."""
+    """A check that did not find what it expected.
+
+    `at` names functions of a method, separated by spaces. The user should look at the first that
+    the method defines, or else at its class.
+    """
 
     def __init__(self, wanted: str, found: object, at: str) -> None:
         super().__init__(f"expected {wanted}; found {found}")
@@ -114,13 +127,13 @@ class ExpectationError(AssertionError):
 
 
 def expect_that(holds: bool, wanted: str, found: object, at: str = "step") -> None:
-    """Raises an error that says what was expected, what was found, and where to look."""
+    """Raises ExpectationError if a condition does not hold."""
     if not holds:
         raise ExpectationError(wanted, found, at)
 
 
 def expect_finite_values(values: Tensor, what: str, at: str = "step") -> None:
-    """Raises an error if one of the numbers is not finite."""
+    """Raises ExpectationError if one of the values is not finite; `what` names them."""
     bad, count = int((~torch.isfinite(values)).sum()), values.numel()
     found = f"{bad} of {count} numbers that are not" if count > 1 else values.detach().item()
     expect_that(not bad, f"{what} to be finite", found, at)
@@ -130,12 +143,12 @@ Fingerprints = dict[str, str]
 
 
 def state_fingerprints(learner: Learner) -> Fingerprints:
-    """Returns a fingerprint of each entry of all that learning changes."""
+    """Returns a checksum for each entry of the learner's state dict."""
     return dict(_fingerprints(learner.state_dict()))
 
 
 def parameter_fingerprints(learner: Learner) -> Fingerprints:
-    """Returns a fingerprint of each parameter and buffer of the network."""
+    """Returns a checksum for each parameter and buffer of the network."""
     return dict(_fingerprints(dict(learner.model.state_dict())))
 
 
@@ -150,9 +163,9 @@ def _fingerprints(tree: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def expect_same_state(
     first: Fingerprints, second: Fingerprints, wanted: str, at: str = "step"
 ) -> None:
-    """Raises an error that names the entries in which two states differ."""
+    """Raises ExpectationError, which names the entries that differ, if two states do."""
     names = [name for name in first | second if first.get(name) != second.get(name)]
-    shown = ", ".join(names[:MOST_NAMED]) + f" and {len(names) - MOST_NAMED} more" * (
+    listed = ", ".join(names[:MOST_NAMED]) + f" and {len(names) - MOST_NAMED} more" * (
         len(names) > MOST_NAMED
     )
-    expect_that(not names, wanted, f"other values in {shown}", at)
+    expect_that(not names, wanted, f"other values in {listed}", at)

@@ -1,4 +1,4 @@
-"""What predicting must be: possible at any time after the first batch, and without a trace."""
+"""Checks of predictions: they work at any time after the first batch and change nothing."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from onepass.tools.checks.helpers import (
 
 
 def predict_before_learning_is_refused(method: Method) -> None:
-    """Predicting before the first batch raises NotFittedError, as scikit-learn's users expect."""
+    """Predicting before the first batch raises NotFittedError, as users of scikit-learn expect."""
     wanted = "NotFittedError before anything is learned"
     try:
         make_learner(method).predict(unseen_samples(small_stream()))
     except NotFittedError as problem:
         for kind in (ValueError, AttributeError):
-            found = f"one that is no {kind.__name__}"
+            found = f"one that is not a {kind.__name__}"
             expect_that(isinstance(problem, kind), wanted, found, "predict")
     else:
         expect_that(False, wanted, "an answer", "predict")
 
 
 def predict_leaves_no_trace(method: Method) -> None:
-    """Parameters, buffers, memory, generators and mode are the same after predicting."""
+    """Predicting leaves parameters, buffers, memory, generators and mode as they were."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
     before, training = state_fingerprints(learner), learner.model.training
@@ -49,20 +49,20 @@ def predict_leaves_no_trace(method: Method) -> None:
 
 
 def predict_in_parts_agrees(method: Method) -> None:
-    """The scores of a batch are the scores of its parts."""
+    """A sample's scores are the same in a batch of any size."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
     x = unseen_samples(stream)
-    whole = learner.scores(x)
-    parts = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
-    away = float((whole - parts).abs().max()) if whole.shape == parts.shape else math.inf
+    together = learner.scores(x)
+    pieces = torch.cat([learner.scores(x[:7]), learner.scores(x[7:8]), learner.scores(x[8:])])
+    away = float((together - pieces).abs().max()) if together.shape == pieces.shape else math.inf
     wanted = "a sample's scores to depend on no other sample"
-    found = f"scores that move by {away:.2g} when the batch is cut"
-    expect_that(torch.allclose(whole, parts, atol=1e-5), wanted, found, SCORE_METHODS)
+    found = f"scores that change by {away:.2g} when the batch is split"
+    expect_that(torch.allclose(together, pieces, atol=1e-5), wanted, found, SCORE_METHODS)
 
 
 def scores_have_a_column_for_each_class(method: Method) -> None:
-    """Columns are the classes seen so far, and predict names the label of the highest."""
+    """Scores have a column for each class so far, and predict returns the label of the highest."""
     stream = small_stream()
     learner = make_learner(method)
     for last in (1, 9, 24):
@@ -81,8 +81,10 @@ def scores_have_a_column_for_each_class(method: Method) -> None:
 
 
 def a_snapshot_stays(method: Method) -> None:
-    """It predicts as the learner did when it was taken, whatever the learner learns afterwards, and
-    taking it leaves no trace."""
+    """A snapshot predicts as the learner did when it was taken, whatever is learned afterwards.
+
+    Taking it changes nothing in the learner.
+    """
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
     x, before, at = unseen_samples(stream), state_fingerprints(learner), f"snapshot {SCORE_METHODS}"
@@ -104,8 +106,7 @@ def a_snapshot_stays(method: Method) -> None:
 
 
 def the_average_predicts(method: Method) -> None:
-    """Where there is an average, scores are made with it alone, and not with the network that
-    trains."""
+    """With a moving average of the weights, scores come from it, not from the trained network."""
     if "average" in method.traits.unsupported:
         return
     stream = small_stream(shape=(16,))
@@ -115,7 +116,7 @@ def the_average_predicts(method: Method) -> None:
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.zero_()
-    learner._scorer = None  # made for this state, with whatever it asks
+    learner._scorer = None  # it was cached before the weights became zero
     same = torch.equal(learner.scores(x), alone)
     wanted = "scores that come from the average alone"
     expect_that(same, wanted, "scores that come from the network that trains", SCORE_METHODS)

@@ -1,4 +1,4 @@
-"""What repeating must give: the same bits for the same seed, whatever happens around."""
+"""Checks of repeatability: the same seed gives the same bits, also after a save and a resume."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from onepass.tools.checks.helpers import (
     teach,
 )
 
-DRAWING_METHODS, STATE_METHODS = "step build", "build state_dict"  # where to look
+# functions of a method to look at if it draws, or keeps its state, in the wrong way
+DRAWING_METHODS, STATE_METHODS = "step build", "build state_dict"
 
 
 def same_seed_same_bits(method: Method) -> None:
-    """Two learners with one seed end equal, to the last generator."""
+    """Two learners with the same seed end with the same state, generators included."""
     stream = small_stream()
     first, second = (teach(make_learner(method, seed=3), stream) for _ in range(2))
     wanted = "the same bits from the same seed"
@@ -43,7 +44,7 @@ def same_seed_same_bits(method: Method) -> None:
 
 
 def other_seed_other_bits(method: Method) -> None:
-    """The seed is really used."""
+    """Two learners with different seeds end with different parameters."""
     stream = small_stream()
     first, second = (teach(make_learner(method, seed=seed), stream, last=3) for seed in (3, 4))
     differ = parameter_fingerprints(first) != parameter_fingerprints(second)
@@ -51,8 +52,11 @@ def other_seed_other_bits(method: Method) -> None:
 
 
 def the_memory_may_take_the_batch_at_once(method: Method) -> None:
-    """A captured step lets the batch into the memory while gradients are computed, any other when
-    the network has moved; so no gradient may need what the memory holds."""
+    """A step does not read the memory once `descend` has begun.
+
+    An eager step stores the batch after the optimiser step. A captured step stores it while the
+    gradients are computed, so they must not depend on what the memory holds.
+    """
     stream = small_stream()
     ends = []
     for at_once in (False, True):
@@ -66,7 +70,7 @@ def the_memory_may_take_the_batch_at_once(method: Method) -> None:
 
 
 def global_generators_are_left_alone(method: Method) -> None:
-    """The global generators of torch, NumPy and Python are neither read nor moved."""
+    """The global generators of torch, NumPy and Python are neither read nor advanced."""
     stream = small_stream()
     ends = []
     for seed in (1, 2):
@@ -81,13 +85,15 @@ def global_generators_are_left_alone(method: Method) -> None:
         np.random.set_state(kept[1])
         random.setstate(kept[2])
         wanted = "draws from `self.trainer.rngs` only"
-        expect_that(not moved, wanted, "that torch's global generator has moved", DRAWING_METHODS)
+        expect_that(not moved, wanted, "that torch's global generator advanced", DRAWING_METHODS)
     expect_same_state(ends[0], ends[1], "learning not to read a global generator", DRAWING_METHODS)
 
 
 def a_saved_learner_goes_on_exactly(method: Method) -> None:
-    """Saved amid a task, opened and taught the rest, it equals one that was never stopped; also
-    with a network that has statistics of its own."""
+    """A learner that is saved within a task, opened and taught the rest equals one never stopped.
+
+    This also holds with a network that has BatchNorm statistics.
+    """
     grown = small_stream(classes=20, per_class=20)  # beyond the head's first capacity from 32 on
     _expect_exact_resume(method, grown, stops=(1, 13, 34), more=5)
     small = ResNet18(width=2)
@@ -97,7 +103,7 @@ def a_saved_learner_goes_on_exactly(method: Method) -> None:
 def _expect_exact_resume(
     method: Method, stream: Stream, stops: tuple[int, ...], more: int, **settings: Any
 ) -> None:
-    """The one that is stopped is stopped again and again, each time after it has gone on."""
+    """Stops one of two learners at each step of `stops`; compares both after `more` more steps."""
     whole, stopped = make_learner(method, **settings), make_learner(method, **settings)
     for stop in stops:
         teach(stopped, stream, first=stopped.steps, last=stop)
@@ -110,7 +116,7 @@ def _expect_exact_resume(
         )
         stopped = teach(opened, stream, first=stop, last=stop + more)
         teach(whole, stream, first=whole.steps, last=stop + more)
-        wanted = f"one that was saved at step {stop} to go on as if it had not been"
+        wanted = f"a learner saved at step {stop} to continue as if it had not been"
         expect_same_state(
             state_fingerprints(whole), state_fingerprints(stopped), wanted, STATE_METHODS
         )
@@ -124,7 +130,7 @@ def _save_and_open(learner: Learner, net: nn.Module | None) -> Learner:
 
 
 def a_state_is_a_snapshot(method: Method) -> None:
-    """A state dict does not change when the learner goes on."""
+    """A state dict does not change while the learner learns on."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=12)
     state = learner.state_dict()
@@ -132,14 +138,14 @@ def a_state_is_a_snapshot(method: Method) -> None:
     again = make_learner(method)
     again.load_state_dict(state)
     teach(again, stream, first=12)
-    wanted = "a state that does not change when the learner goes on"
+    wanted = "a state dict that does not change while the learner learns on"
     expect_same_state(
         state_fingerprints(learner), state_fingerprints(again), wanted, "state_dict build"
     )
 
 
 def the_constructor_is_the_configuration(method: Method) -> None:
-    """Arguments are stored as given, `get_params` lists them all, and learning changes none."""
+    """`get_params` returns every constructor argument as given, and learning changes none."""
     names = [name for name in inspect.signature(method).parameters if name != "self"]
     learner = make_learner(method)
     params = learner.get_params()
@@ -152,7 +158,7 @@ def the_constructor_is_the_configuration(method: Method) -> None:
 
 
 def a_clone_is_independent(method: Method) -> None:
-    """A learner made from another's settings starts fresh and shares nothing."""
+    """A learner made from another's settings starts new and shares nothing with it."""
     stream = small_stream()
     learner = teach(make_learner(method), stream, last=3)
     before = state_fingerprints(learner)

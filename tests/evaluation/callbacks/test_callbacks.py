@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import names, same, timeless
-from following import Following, Stopped, stop_after
+from command import file_names, timeless, values_of
+from recording_listeners import RecordingListener, Stopped, stop_after
 
 import onepass
 from onepass import InputError, evaluate
@@ -80,13 +80,13 @@ def expected(result: object) -> list[tuple[str, object]]:
 
 
 def test_a_run_tells_of_its_events_in_order(tmp_path: Path) -> None:
-    following = Following()
+    following = RecordingListener()
     run_job(JOB, tmp_path, listeners=[following])
     assert following.told == expected(20)
 
 
 def test_evaluate_tells_the_same_and_ends_without_a_result() -> None:
-    following = Following()
+    following = RecordingListener()
     stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=30)
     for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[following]):
         pass
@@ -96,7 +96,7 @@ def test_evaluate_tells_the_same_and_ends_without_a_result() -> None:
 def test_a_resumed_run_tells_from_where_it_goes_on(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(JOB, tmp_path, checkpoint=6, listeners=[stop_after(14)])
-    following = Following()
+    following = RecordingListener()
     run_job(JOB, tmp_path, resume=True, listeners=[following])
     assert following.told[:2] == [("started", 12), ("stepped", 13)]
     assert following.told[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
@@ -122,9 +122,9 @@ def test_what_is_about_to_run_is_described(tmp_path: Path) -> None:
 def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
     hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: onepass.runs.result.Result
 ) -> None:
-    following = Following()
+    following = RecordingListener()
     result = run_job(JOB, tmp_path, listeners=[Failing(hook), following])
-    assert same(result, SAME) == same(plain, SAME)
+    assert values_of(result, SAME) == values_of(plain, SAME)
     assert list(result.dropped) == ["failing"]
     assert "ZeroDivisionError" in result.dropped["failing"]
     assert all(word in result.dropped["failing"] for word in (hook, "of all things"))
@@ -135,7 +135,7 @@ def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
 
 
 def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> None:
-    class Recovered(Following):
+    class Recovered(RecordingListener):
         key = Failing.key
 
     with pytest.raises(Stopped):
@@ -150,7 +150,7 @@ def test_one_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> Non
 def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_checkpoint(
     held: object, tmp_path: Path, plain: onepass.runs.result.Result
 ) -> None:
-    class Hoarding(Following):
+    class Hoarding(RecordingListener):
         def state_dict(self) -> dict:
             return {"best": [held]}
 
@@ -158,7 +158,7 @@ def test_a_state_that_a_checkpoint_cannot_hold_costs_the_listener_and_not_the_ch
         run_job(JOB, tmp_path, checkpoint=6, listeners=[Hoarding(), stop_after(8)])
     result = run_job(JOB, tmp_path, resume=True, listeners=[Hoarding()])
     assert list(result.dropped) == ["Hoarding"]
-    assert same(result, SAME) == same(plain, SAME)
+    assert values_of(result, SAME) == values_of(plain, SAME)
 
 
 @pytest.mark.parametrize("line", [{"loss": float("nan")}, {"where": Path("here")}])
@@ -200,10 +200,10 @@ def test_a_recorder_that_fails_stops_the_run_which_can_go_on(
     with pytest.raises(WriteError, match="no space"):
         run_job(JOB, tmp_path, checkpoint=6)
     monkeypatch.undo()
-    following = Following()
+    following = RecordingListener()
     result = run_job(JOB, tmp_path, resume=True, listeners=[following])
     assert following.told[0] == ("started", 12)
-    assert same(result, SAME) == same(plain, SAME)
+    assert values_of(result, SAME) == values_of(plain, SAME)
 
 
 # ---- what is recorded
@@ -217,7 +217,7 @@ def lines(path: Path) -> list[int]:
 def test_what_a_listener_says_is_recorded_under_its_name(tmp_path: Path) -> None:
     result = run_job(JOB, tmp_path, listeners=[Counting()])
     assert lines(tmp_path) == [3, 6, 9, 12, 15, 18]
-    assert "counting.jsonl" in names(Path(result.out))
+    assert "counting.jsonl" in file_names(Path(result.out))
     assert len(RunFolder(Path(result.out)).points()) == 8
 
 
@@ -270,7 +270,7 @@ def test_an_audience_of_nobody_is_content() -> None:
 @pytest.mark.parametrize("key", ["a/b", "", ".."])
 def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_path: Path) -> None:
     named = type("Named", (Listener,), {"key": key})
-    with pytest.raises(InputError, match="names a file"):
+    with pytest.raises(InputError, match="usable as a file name"):
         run_job(JOB, tmp_path, listeners=[named()])
     assert not list(tmp_path.iterdir())
 
@@ -278,14 +278,14 @@ def test_a_key_that_names_no_file_is_refused_and_nothing_is_made(key: str, tmp_p
 def test_slow_checkpoints_are_written_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = [], file.write
+    written, write = [], file.write_checkpoint
 
     def slowly(path: Path, content: dict) -> None:
         time.sleep(0.02)
         written.append(path)
         write(path, content)
 
-    monkeypatch.setattr(file, "write", slowly)
+    monkeypatch.setattr(file, "write_checkpoint", slowly)
     monkeypatch.setattr(onepass.runs.recorder, "SECONDS_BETWEEN", 0.0)
     result = run_job(JOB, tmp_path)
     assert 1 <= len(written) <= 2 + result.seconds / (10 * 0.02)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from command import execute_until_write, onepass, untouched
-from following import Stopped, stop_after
-from registries import put_back
+from isolated_registries import isolate_registries
+from recording_listeners import Stopped, stop_after
 
 from onepass import ER, GSA, BalanceProbe, ClassIncremental, Finetune, evaluate, load
 from onepass.base.errors import InputError, RunError
@@ -183,7 +183,7 @@ def test_a_broken_run_goes_on_with_the_probes_it_began_with_or_not_at_all(began,
 
 
 def test_a_probe_is_one_class_with_a_name(monkeypatch, tmp_path):
-    put_back(monkeypatch, probes.PROBES)
+    isolate_registries(monkeypatch, probes.PROBES)
 
     @probes.probe("test-losses")
     class Losses(Listener):
@@ -211,4 +211,4 @@ def test_a_probe_has_no_name_that_every_run_uses(taken):
 def test_a_probe_that_is_asked_for_twice_is_refused(tmp_path):
     twice = ("--probe", "balance", "--probe", "balance")
     done = onepass("run", "er", "--dataset", "synthetic", *twice, "--out", tmp_path)
-    assert done.status == 2 and "'balance' is asked for twice" in done.error
+    assert done.status == 2 and "'balance' is named twice" in done.error

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from following import Stopped, stop_after
 from naive_gsa import Sums, average, cross_entropy
+from recording_listeners import Stopped, stop_after
 
 import onepass
 from onepass.evaluation.callbacks import Listener

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 import torch
-from following_gsa import gsa, stream
-from replaying import corners, flat, learned
+from gsa_against_naive import gsa, stream
+from tiny_learners import corners, flat, learned
 from torch import nn
 
 from onepass import GSA

@@ -1,4 +1,4 @@
-"""All weights in bfloat16 at once, and BatchNorm under vmap: the numbers of the plain way."""
+"""Tests that casting all weights together, and BatchNorm under vmap, give the plain numbers."""
 
 import torch
 
@@ -11,8 +11,8 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_casting_all_weights_at_once_gives_the_numbers_of_autocast():
-    """The same logits and the same gradients, to the last bit."""
+def test_casting_all_weights_together_equals_autocast():
+    """Logits and gradients are equal bit for bit."""
     net = Classifier(ResNet18(3), Head(512, 16, generator()), "bf16")
     x = torch.rand(3, 3, 8, 8, generator=generator())
     found = []
@@ -25,19 +25,19 @@ def test_casting_all_weights_at_once_gives_the_numbers_of_autocast():
         net.zero_grad()
         logits = forward(x)
         logits.square().sum().backward()
-        found.append([logits.detach(), *(one.grad.clone() for one in net.parameters())])
-    for one, *others in zip(*found, strict=True):
-        assert all(torch.equal(one, other) for other in others)
+        found.append([logits.detach(), *(parameter.grad.clone() for parameter in net.parameters())])
+    for expected, *others in zip(*found, strict=True):
+        assert all(torch.equal(expected, other) for other in others)
 
 
-def test_matrices_and_filters_are_cast_and_nothing_else():
+def test_only_matrices_and_filters_are_cast():
     net = Classifier(ResNet18(3), Head(512, 16, generator()), "bf16")
     cast = weights_in_bf16(net)
-    assert set(cast) == {name for name, one in net.named_parameters() if one.ndim > 1}
-    assert all(one.dtype == torch.bfloat16 for one in cast.values())
+    assert set(cast) == {name for name, parameter in net.named_parameters() if parameter.ndim > 1}
+    assert all(value.dtype == torch.bfloat16 for value in cast.values())
 
 
-def test_batch_norm_under_vmap_is_that_of_evaluation_also_in_mixed_precision():
+def test_batch_norm_under_vmap_equals_evaluation_also_in_mixed_precision():
     norm = Norm(4).eval()
     norm.running_mean.uniform_(-1, 1, generator=generator())
     norm.running_var.uniform_(0.5, 2, generator=generator())

@@ -1,4 +1,4 @@
-"""Work beside the rest of a step: when it is done, who waits, and what is kept until then."""
+"""Tests the side stream: when work runs, what waits for it, and which tensors it keeps."""
 
 import weakref
 
@@ -8,7 +8,7 @@ from onepass.nets import SideStream
 
 
 class Noted:
-    """Work that writes down when it is done."""
+    """Work that logs when it runs."""
 
     def __init__(self, streams=None):
         self.log, self.streams = [] if streams is None else streams.log, streams
@@ -21,27 +21,27 @@ class Noted:
         side.start(work, *used)
 
 
-def test_outside_of_a_capture_it_is_done_at_once():
+def test_outside_a_capture_work_runs_immediately():
     side, noted = SideStream(), Noted()
-    noted.start(side, "one")
-    noted.start(side, "other")
-    assert noted.log == ["one", "other"]
+    noted.start(side, "first")
+    noted.start(side, "second")
+    assert noted.log == ["first", "second"]
     side.wait()
-    assert noted.log == ["one", "other"]
+    assert noted.log == ["first", "second"]
 
 
-def test_in_a_capture_it_is_on_a_stream_of_its_own_which_is_waited_for_once(streams):
+def test_in_a_capture_work_runs_on_the_side_stream_which_is_waited_for_once(streams):
     side, noted = SideStream(), Noted(streams)
-    noted.start(side, "one")
+    noted.start(side, "first")
     streams.note("main")
-    noted.start(side, "other")
+    noted.start(side, "second")
     side.wait()
     assert streams.log == [
         "side waits for line",
-        "one on side",
+        "first on side",
         "main on line",
         "side waits for line",
-        "other on side",
+        "second on side",
         "line waits for side",
     ]
     streams.log.clear()
@@ -49,20 +49,20 @@ def test_in_a_capture_it_is_on_a_stream_of_its_own_which_is_waited_for_once(stre
     assert streams.log == []
 
 
-def test_what_captured_work_reads_is_kept_until_it_has_been_waited_for(streams):
-    """Or its memory would go to what the rest of the step makes meanwhile."""
+def test_tensors_of_captured_work_are_kept_until_the_wait(streams):
+    """Otherwise the rest of the step could reuse its GPU memory."""
     side, noted = SideStream(), Noted(streams)
     tensors = [torch.ones(2), torch.zeros(3)]
-    found = [weakref.ref(one) for one in tensors]
+    found = [weakref.ref(tensor) for tensor in tensors]
     noted.start(side, "work", *tensors)
     tensors.clear()
-    assert all(one() is not None for one in found)
+    assert all(reference() is not None for reference in found)
     side.wait()
-    assert all(one() is None for one in found)
+    assert all(reference() is None for reference in found)
 
 
-def test_a_step_that_failed_is_not_waited_for(streams):
-    """Its streams may be of a capture that is no more."""
+def test_a_failed_step_is_not_waited_for(streams):
+    """Its streams may belong to a failed capture."""
     side, noted = SideStream(), Noted(streams)
     noted.start(side, "work")
     side.forget()

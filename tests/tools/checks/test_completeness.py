@@ -14,7 +14,7 @@ import pytest
 import onepass
 from onepass.base.settings import construct
 from onepass.learning import registry
-from onepass.learning.image_counts import images_of
+from onepass.learning.image_counts import images_per_batch
 from onepass.runs.spec import COMMON, PRESETS
 from onepass.tools.checks import CHECKS, NEEDS_GPU, exemptions
 
@@ -70,7 +70,7 @@ def test_every_preset_names_its_source_and_builds(info):
         assert name in PRESETS[PRESETS.index(COMMON) + 1 :]
         assert preset.source.strip()
         assert preset.settings
-        images = images_of(construct(info.learner, **preset.settings), 10)
+        images = images_per_batch(construct(info.learner, **preset.settings), 10)
         assert images.trained <= MOST_TRAINED.get(name, math.inf)
 
 

@@ -21,7 +21,7 @@ def test_the_names_read_from_the_source_are_those_of_the_contract():
 def test_torch_is_not_needed_to_name_them():
     code = (
         "import sys; sys.modules['torch'] = None; "
-        "from onepass.tools.checks.names import summaries; print(*summaries())"
+        "from onepass.tools.checks.names import check_summaries; print(*check_summaries())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == list(CHECKS)

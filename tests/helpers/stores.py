@@ -16,14 +16,18 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @contextmanager
-def as_on_a_device():
+def as_on_gpu():
     """Memories work as they do where nothing can be looked at without waiting."""
     names = [f"onepass.memory.{module}.is_on_host" for module in ("sampling", "store", "reservoir")]
-    with mock.patch(names[0], never), mock.patch(names[1], never), mock.patch(names[2], never):
+    with (
+        mock.patch(names[0], never_at_hand),
+        mock.patch(names[1], never_at_hand),
+        mock.patch(names[2], never_at_hand),
+    ):
         yield
 
 
-def never(value):
+def never_at_hand(value):
     return False
 
 
@@ -50,20 +54,20 @@ def held(store):
     return store.y[: int(store.size)].tolist()
 
 
-def filled(labels, capacity=None, seed=0):
+def filled_with(labels, capacity=None, seed=0):
     """A memory that holds these labels, with each sample's slot as its value."""
     store = reservoir(len(labels) if capacity is None else capacity, seed)
     store.add(torch.arange(len(labels)).float(), torch.tensor(labels, dtype=torch.int64))
     return store
 
 
-def even(values, members):
+def is_even(values, members):
     """Whether the values are these members, each as often as any other or once more."""
     counts = Counter(values)
     often = [counts.pop(member, 0) for member in members]
     return not counts and max(often) - min(often) <= 1
 
 
-def evenly(counts):
+def p_even(counts):
     """The p-value of a chi-square test that all outcomes are equally likely."""
     return stats.chisquare(counts).pvalue

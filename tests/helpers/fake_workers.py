@@ -24,7 +24,7 @@ Script = Callable[[Job, str | None], tuple[Any, ...]]
 KILLED = ("killed",)
 
 
-def result(job: Job, taken: RamUse | None = None) -> tuple[Any, ...]:
+def finished(job: Job, taken: RamUse | None = None) -> tuple[Any, ...]:
     """The message of a run that has ended well."""
     nothing = dict.fromkeys(Result.__dataclass_fields__)
     return "result", Result(**{**nothing, "seed": job.seed}), taken or RamUse()
@@ -34,13 +34,13 @@ def failed(kind: FailureKind) -> tuple[Any, ...]:
     return "failed", Failure(kind, "no luck"), RamUse()
 
 
-class Puppets:
+class FakeContext:
     """In place of multiprocessing's context: each process is a thread that answers a job as the
     script says, which is told the job and the GPU that the process would see."""
 
     def __init__(self, script: Script) -> None:
         self.script: Script = script
-        self.all: list[Puppet] = []
+        self.all: list[FakeWorker] = []
 
     @property
     def alive(self) -> int:
@@ -49,12 +49,12 @@ class Puppets:
     def Pipe(self) -> tuple[Connection, Connection]:
         return Pipe()
 
-    def Process(self, target: object, args: tuple[Connection, int]) -> Puppet:
-        self.all.append(Puppet(self.script, args[0]))
+    def Process(self, target: object, args: tuple[Connection, int]) -> FakeWorker:
+        self.all.append(FakeWorker(self.script, args[0]))
         return self.all[-1]
 
 
-class Puppet:
+class FakeWorker:
     def __init__(self, script: Script, pipe: Connection) -> None:
         self.script, self.exitcode = script, 0
         self.pipe = os.dup(pipe.fileno())  # the parent closes its own
@@ -84,7 +84,7 @@ class Puppet:
         self.thread.join(10)
 
 
-def play(monkeypatch: pytest.MonkeyPatch, script: Script) -> Puppets:
-    puppets = Puppets(script)
-    monkeypatch.setattr(slot, "get_context", lambda kind: puppets)
-    return puppets
+def use_fake_workers(monkeypatch: pytest.MonkeyPatch, script: Script) -> FakeContext:
+    workers = FakeContext(script)
+    monkeypatch.setattr(slot, "get_context", lambda kind: workers)
+    return workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def stat(pid: int | str) -> list[str]:
+def process_stat(pid: int | str) -> list[str]:
     """State and parent of a process; nothing once it has gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
@@ -13,14 +13,14 @@ def stat(pid: int | str) -> list[str]:
         return []
 
 
-def alive(pid: int) -> bool:
-    return bool(stat(pid)) and stat(pid)[0] not in "ZX"
+def is_alive(pid: int) -> bool:
+    return bool(process_stat(pid)) and process_stat(pid)[0] not in "ZX"
 
 
-def workers(parent: int) -> list[int]:
+def worker_pids(parent: int) -> list[int]:
     """The processes that a command has started for its jobs."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-    children = [pid for pid in pids if stat(pid)[1:] == [str(parent)] and alive(pid)]
+    children = [pid for pid in pids if process_stat(pid)[1:] == [str(parent)] and is_alive(pid)]
     return [pid for pid in children if b"spawn_main" in _command_line(pid)]
 
 

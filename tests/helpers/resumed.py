@@ -21,7 +21,7 @@ def small(key, **settings):
     return construct(kind, device="cpu", seed=3, **{**kind.traits.quick, **memory, **settings})
 
 
-def live(learner, stream, first=0, past=None):
+def learn_range(learner, stream, first=0, past=None):
     for tick in learn_and_score(learner, stream, start=Tick(first, 0, 0.0)):
         if tick.step == past:
             return

@@ -15,7 +15,7 @@ class Stopped(Exception):
     """What stands in for a kill in this process."""
 
 
-class After(Listener):
+class ActAfter(Listener):
     """Does something once so many steps are learned and what is written then is written: before
     the next step is told, or the end. It is essential, so what it raises stops the run."""
 
@@ -39,14 +39,14 @@ class After(Listener):
             self.action()
 
 
-def stop_after(step: int) -> After:
+def stop_after(step: int) -> ActAfter:
     def stop() -> NoReturn:
         raise Stopped
 
-    return After(step, stop)
+    return ActAfter(step, stop)
 
 
-class Following(Listener):
+class RecordingListener(Listener):
     """Writes down everything it is told, in order."""
 
     key: ClassVar[str] = "following"

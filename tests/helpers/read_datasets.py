@@ -5,22 +5,22 @@ from pathlib import Path
 import formats
 import numpy as np
 import pytest
-from formats import CIFAR10, CIFAR100, DIGITS, ImageCount, by_class, noise
+from formats import CIFAR10, CIFAR100, DIGITS, SplitImages, by_class, noise
 
 import onepass
 from onepass import DataError
 from onepass.data.catalogue import CATALOGUE
 
 
-def same(data, images):
+def holds(data, images):
     """Whether a dataset holds exactly these samples, in this order."""
     return all(
-        np.array_equal(getattr(data, part), getattr(images, part)) for part in ImageCount._fields
+        np.array_equal(getattr(data, part), getattr(images, part)) for part in SplitImages._fields
     )
 
 
 def in_class_order(images):
-    return ImageCount(
+    return SplitImages(
         *by_class(images.train_x, images.train_y), *by_class(images.test_x, images.test_y)
     )
 
@@ -55,12 +55,12 @@ WRITERS = {
 }
 
 
-def example(name, **counts):
+def random_data(name, **counts):
     entry = CATALOGUE[name]
     return noise(len(entry.train), entry.shape, **counts)
 
 
-class Touch:
+class TouchesFile:
     def __init__(self, marker):
         self.marker = marker
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
-from teaching import register
+from label_vectors import register
 
 from onepass import Learner
 from onepass.tools.checks import CHECKS
@@ -20,7 +20,7 @@ class Case(NamedTuple):
     by: type[Exception]
 
 
-class Broken:
+class BrokenLearners:
     """Those of one test file; a check that they must fail may be any."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onepass.tuning import study
 
 
-def hurry(patched: pytest.MonkeyPatch) -> None:
+def no_disk_sync(patched: pytest.MonkeyPatch) -> None:
     real = study._connect
 
     def connected(file: Path) -> sqlite3.Connection:

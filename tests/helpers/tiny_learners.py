@@ -16,7 +16,7 @@ from onepass.nets import Head
 BOUNDARY = "boundary"
 
 
-class Times(nn.Module):
+class Magnify(nn.Module):
     """Features that are the inputs, magnified."""
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -56,7 +56,7 @@ def with_batchnorm() -> WithBatchNorm:
         return WithBatchNorm()
 
 
-class Normed(nn.Module):
+class NormOnly(nn.Module):
     """BatchNorm alone: its statistics tell whether something went through."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Normed(nn.Module):
 def small(kind: type, **settings: object):
     """A learner whose steps can be followed by hand: plain SGD, no augmentation."""
     defaults = {
-        "net": Times(),
+        "net": Magnify(),
         "memory": 30,
         "replay": 12,
         "mix": 12,
@@ -136,7 +136,7 @@ def kept_logits() -> Iterator[list[Tensor]]:
 
 def on_every_forward(learner, hook: Callable[[nn.Module, tuple, Tensor], None]) -> None:
     """A hook on the backbone of the network that trains and on that of its evaluating twin."""
-    for net in (learner.model, learner.trainer.evaluator):
+    for net in (learner.model, learner.trainer.eval_model):
         net.body.register_forward_hook(hook)
 
 
@@ -162,11 +162,11 @@ def parameters(learner, labels: list, seed: int = 0) -> Tensor:
 
 def as_samples(learner, x: Tensor, y: Tensor) -> Samples:
     """A batch as the learner's steps get it: rows of the head for labels, weight 1."""
-    rows = torch.tensor([learner.book.row_of[label] for label in y.tolist()])
+    rows = torch.tensor([learner.class_index.row_of[label] for label in y.tolist()])
     return Samples(x, rows, torch.ones(len(y)))
 
 
-def as_batch(output: Output) -> list[tuple[list[float], int, float]]:
+def as_tuples(output: Output) -> list[tuple[list[float], int, float]]:
     """An output as a list of (logits, y, weight), for plain loops."""
     parts = (output.logits, output.y, output.weight)
     return list(zip(*(part.tolist() for part in parts), strict=True))
@@ -175,7 +175,7 @@ def as_batch(output: Output) -> list[tuple[list[float], int, float]]:
 def naive_cross_entropy(output: Output, among: set[int]) -> float:
     """The mean of -log e^{o_y} / sum over `among`."""
     losses = []
-    for logits, y, weight in as_batch(output):
+    for logits, y, weight in as_tuples(output):
         if weight:
             losses.append(math.log(sum(math.exp(logits[c] - logits[y]) for c in among)))
     return sum(losses) / len(losses) if losses else 0.0

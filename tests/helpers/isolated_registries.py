@@ -7,7 +7,7 @@ import pytest
 from onepass.base.registry import Registry
 
 
-def put_back(monkeypatch: pytest.MonkeyPatch, *registries: Registry) -> None:
+def isolate_registries(monkeypatch: pytest.MonkeyPatch, *registries: Registry) -> None:
     """From here on the test has its own copy of these registries."""
     for names in registries:
         names.all()  # a module that is imported in the test would not register again after it

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from replaying import BOUNDARY, as_batch, corners, kept_logits, small
+from tiny_learners import BOUNDARY, as_tuples, corners, kept_logits, small
 from torch import Tensor
 
 import onepass
@@ -23,7 +23,7 @@ NEW = ~OLD
 five_logits = st.lists(st.floats(-30, 30), min_size=5, max_size=5)
 
 
-def an_output(logits: Tensor, y: list[int]) -> Output:
+def make_output(logits: Tensor, y: list[int]) -> Output:
     return Output(logits, torch.tensor(y), torch.ones(len(y), dtype=logits.dtype))
 
 
@@ -32,7 +32,7 @@ def random_logits(seed: int, samples: int, classes: int = 5) -> Tensor:
     return 3 * torch.randn(samples, classes, generator=source, dtype=torch.float64)
 
 
-def any_of(classes: list[int], count: int, source: torch.Generator) -> list[int]:
+def random_labels(classes: list[int], count: int, source: torch.Generator) -> list[int]:
     picks = torch.randint(len(classes), (count,), generator=source)
     return [classes[pick] for pick in picks]
 
@@ -41,9 +41,9 @@ def stream(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
     source = torch.Generator().manual_seed(seed)
     labels: list[list[int] | str]
     if name == "tasks":
-        labels = [any_of([0, 1, 2], 10, source) for _ in range(3)]
-        labels += [BOUNDARY, *(any_of([3, 4], 10, source) for _ in range(3))]
-        labels += [BOUNDARY, *(any_of([5, 6], 10, source) for _ in range(3))]
+        labels = [random_labels([0, 1, 2], 10, source) for _ in range(3)]
+        labels += [BOUNDARY, *(random_labels([3, 4], 10, source) for _ in range(3))]
+        labels += [BOUNDARY, *(random_labels([5, 6], 10, source) for _ in range(3))]
     elif name == "late classes":  # 3 arrives in the middle of a task and of a batch, 4 after it
         labels = [[0, 1, 0, 1], BOUNDARY, [2, 2, 2, 2], [2, 2, 3, 2], [3, 2, 2], [2, 4, 3, 2]]
     elif name == "short batches":
@@ -61,7 +61,7 @@ def stream(name: str, seed: int = 0) -> Iterator[str | tuple[Tensor, Tensor]]:
 def first_task(batches: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
     source = torch.Generator().manual_seed(3)
     for size in [10] * (batches - 1) + [3]:
-        yield corners(any_of([0, 1, 2, 3], size, source), source)
+        yield corners(random_labels([0, 1, 2, 3], size, source), source)
 
 
 def gsa(**settings: object) -> onepass.GSA:
@@ -78,7 +78,7 @@ def in_batches(gradients: list[Tensor], copies: int, first: int) -> Tensor:
     return torch.cat([part[:first] for part in each] + [part[first:] for part in each])
 
 
-def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]:
+def naive_steps(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]:
     """Each step of a learner, with what the naive implementation says of its logits."""
     sums, rows, new = naive.Sums(), {}, set()
     for item in items:
@@ -97,7 +97,7 @@ def followed(learner: onepass.GSA, items: Iterator) -> Iterator[SimpleNamespace]
         earlier = rates(learner) if learner.steps and learner.update == "after" else None
         with kept_logits() as kept:
             step = learner.learn(x, y)
-        first, mixed = (as_batch(output) for output in step.outputs)
+        first, mixed = (as_tuples(output) for output in step.outputs)
         copies = learner.views.per_sample
         size = len(first) // copies
         assert size == len(y) + learner.current

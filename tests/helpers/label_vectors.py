@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from registries import put_back
+from isolated_registries import isolate_registries
 from torch import Tensor
 
 import onepass
@@ -19,7 +19,7 @@ TASKS = ([0, 1], [2, 3], [4, 5])
 
 
 @dataclass(kw_only=True, eq=False)
-class Tidy(Finetune):
+class TrainsAtTaskEnd(Finetune):
     """Trains when a task ends, and counts the images of that and of making a scorer."""
 
     def on_task_end(self):
@@ -27,10 +27,10 @@ class Tidy(Finetune):
         rows = torch.arange(4) % len(self.classes)
         (output,) = self.forward(Samples(x, rows, torch.ones(4)))
         self.descend(cross_entropy(output, among=self.seen))
-        self.trainer.spend("task ends", ImageCount(4, 1))
+        self.trainer.count_images("task ends", ImageCount(4, 1))
 
     def scorer(self):
-        self.trainer.spend("scores", ImageCount(0, 3))
+        self.trainer.count_images("scores", ImageCount(0, 3))
         return super().scorer()
 
 
@@ -57,7 +57,7 @@ def reopened(learner: Learner, folder: Path) -> Learner:
 
 def register(monkeypatch: pytest.MonkeyPatch, *learners: type[Learner]) -> None:
     """Known by name while a test runs, for files and jobs: `test-` and the class in small."""
-    put_back(monkeypatch, METHODS)
+    isolate_registries(monkeypatch, METHODS)
     for learner in learners:
         monkeypatch.setattr(learner, "key", "", raising=False)
         method(f"test-{learner.__name__.lower()}", paper="none", year=0, boundaries="uses")(learner)

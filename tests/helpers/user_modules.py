@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from registries import put_back
+from isolated_registries import isolate_registries
 
 from onepass.base import plugins
 from onepass.data import DATASETS
@@ -40,14 +40,14 @@ def write_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "mymethod.py").write_text(METHOD)
     (folder / "mynets.py").write_text(NETWORK)
-    put_back(monkeypatch, METHODS, DATASETS, STREAMS, NETWORKS)
+    isolate_registries(monkeypatch, METHODS, DATASETS, STREAMS, NETWORKS)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    forget(monkeypatch, "mymethod", "mynets")
+    unregister(monkeypatch, "mymethod", "mynets")
     return folder
 
 
-def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+def unregister(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """As in a new process, in which they were never named."""
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)

@@ -1,11 +1,11 @@
 """GSA on numbered samples: which of them it puts into X^new and X^mix."""
 
 import torch
-from following_gsa import gsa
+from gsa_against_naive import gsa
 from torch import Tensor, nn
 
 
-class Recorder(nn.Module):
+class KeepsInput(nn.Module):
     """Features that are the inputs; the last batch can be looked at."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -13,12 +13,12 @@ class Recorder(nn.Module):
         return 1e-4 * x
 
 
-class Watched:
+class NumberedGSA:
     """A learner on numbered samples, and what it put into X^mix: (number, label, genuine); what it
     put into X^new is kept as `first`."""
 
     def __init__(self, **settings: object) -> None:
-        self.learner = gsa(net=Recorder(), lr=1e-6, **settings)
+        self.learner = gsa(net=KeepsInput(), lr=1e-6, **settings)
         self.label_of: list[int] = []
 
     def learn(self, labels: list[int]) -> list[tuple[int, int, bool]]:

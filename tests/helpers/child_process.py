@@ -15,13 +15,13 @@ def in_child(act: Callable[[], object], seconds: int = 20) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # Python minds forks beside threads
         child = os.fork()
     if child == 0:
-        _act_and_exit(act, seconds)
+        _run_and_exit(act, seconds)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     how = signal.Signals(-status).name if status < 0 else "an exception, printed above"
     assert status == 0, f"the process was ended by {how}"
 
 
-def _act_and_exit(act: Callable[[], object], seconds: int) -> None:
+def _run_and_exit(act: Callable[[], object], seconds: int) -> None:
     """An alarm that nobody handles is the end; whatever happens, pytest must not go on twice."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)

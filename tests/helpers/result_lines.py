@@ -9,13 +9,13 @@ from typing import Any
 from onepass.data.catalogue import CATALOGUE
 
 
-def told(method: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
+def run_line(method: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
     """The least that a line of a run says."""
     needed = {"method": method, "seed": seed, "accuracy": accuracy, "variant": "", "seconds": 1.0}
     return {**needed, "dataset": "toys", "memory": 100, "tasks": 5, "device": "cpu", **more}
 
 
-def of_the_paper(
+def paper_line(
     method: str, seed: int, accuracy: float, dataset: str = "cifar100", **more: Any
 ) -> dict[str, Any]:
     """A line of a run on the paper's stream, of the present revision."""
@@ -29,10 +29,10 @@ def of_the_paper(
         "memory": 1000,
         "revision": 1,
     }
-    return told(method, seed, accuracy, **{**stream, **more})
+    return run_line(method, seed, accuracy, **{**stream, **more})
 
 
-def written(path: Path, *lines: dict[str, Any]) -> Path:
+def write_lines(path: Path, *lines: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return path

@@ -13,7 +13,7 @@ from command import onepass
 METHODS = ("finetune", "er", "joint")
 
 
-def reported(out: Path) -> Path:
+def make_runs(out: Path) -> Path:
     """Runs of three methods and one variant, and a folder that is none."""
     arguments = ("--dataset", "synthetic", "--json", "--out", out)
     assert onepass("run", *METHODS, "--seeds", 3, *arguments).status == 0
@@ -23,21 +23,21 @@ def reported(out: Path) -> Path:
     return out
 
 
-def results(folder: Path) -> list[dict]:
+def read_results(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in folder.rglob("result.json")]
 
 
-def rows(text: str) -> list[dict[str, str]]:
+def read_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def changed(folder: Path, **values: object) -> None:
+def change_result(folder: Path, **values: object) -> None:
     path = folder / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def named(runs: Path, folder: Path, name: str) -> Path:
+def run_named(runs: Path, folder: Path, name: str) -> Path:
     """A folder of one run whose dataset has that name."""
     shutil.copytree(runs / "er-synthetic-m100-s0", folder / "er")
-    changed(folder / "er", dataset=name)
+    change_result(folder / "er", dataset=name)
     return folder

@@ -2,13 +2,13 @@
 which training and evaluating differ."""
 
 import torch
-from replaying import BOUNDARY
+from tiny_learners import BOUNDARY
 from torch import nn
 
 TASKS = [[0, 1, 0, 1], [1, 1, 0], [0, 0, 1, 1], BOUNDARY, [2, 3, 2], [3, 2, 2, 0], [2, 3, 3]]
 
 
-class Normed(nn.Module):
+class LinearNorm(nn.Module):
     """Of any shape; with BatchNorm, so that a network that trains says other things than one that
     evaluates."""
 
