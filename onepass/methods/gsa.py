@@ -179,7 +179,7 @@ class GSA(WithMemory):
             },
             "best on a held-out tenth of CIFAR100's training data, M=1000 and 5000, one seed: "
             "results/tuning-cifar100.md; separate forwards, M=1000, three seeds: "
-            "results/readings-cifar100.md",
+            "results/archive/readings-cifar100.md",
         ),
         "best": Preset(
             BEST,

@@ -4,7 +4,7 @@ behaviour of the released code, and ablations.
 `objective` is `GSA.paper_objective` with all of these settings. A learner uses it if at least one
 setting differs from `PAPER`. Each was compared with the paper's reading on CIFAR100:
 
-    forwards, statistics, new_classes    readings         results/readings-cifar100.md
+    forwards, statistics, new_classes    readings         results/archive/readings-cifar100.md
     update                               a reading        not measured
     current                              released code    results/tuning-cifar100.md
     current with even                    a footnote       results/tables/ablations.md
