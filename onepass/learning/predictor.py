@@ -47,6 +47,7 @@ class Predictor:
         devices.expect_working_threads()
         with devices.own_precision():
             scores = self._scores(samples)
+            # blame the samples only if an all-zero sample scores well, else the network diverged
             too_large = not _all_valid(scores) and _all_valid(
                 self._scores(torch.zeros_like(samples[:1]))
             )
