@@ -10,11 +10,13 @@ batch. X^buf is a draw from the memory, current classes included:
 Departures: the softmax runs over the classes seen so far. Reference codes differ in two places that
 change results, so both are settings. `forwards` is one joint forward pass of stream and replay or
 two separate ones, which changes the statistics that BatchNorm sees. `loss` is the sum of two means
-or one mean: a new sample then weighs 1 : 1 or 10 : 64 against the replay. With `balanced`, the step
-trains one batch X^mix of this size in which every class has the same share, as in section 4 of
-GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| / |seen|), 1) samples come
-from the stream; its other samples are not trained. The rest are samples of old classes from the
-memory. Slots that the stream batch cannot fill stay empty.
+or one mean. Stream and replay then weigh 1 : 1 or 10 : 64.
+
+With `balanced`, the step trains one batch X^mix of this size. Every class has the same share of it,
+as in section 4 of GSA's paper ("dealing with data imbalance"). N_new = max(int(balanced |N| /
+|seen|), 1) samples come from the stream; its other samples are not trained. The rest are samples of
+old classes from the memory. Slots that the stream batch cannot fill stay empty.
+
 Cost: batch + replay images (or `balanced`, if set), forward and backward. Kept: raw samples and
 labels.
 """
@@ -113,16 +115,16 @@ class ER(Replay):
     def step(self, x: Tensor, y: Tensor) -> Step:
         if isinstance(self.store, MixedReservoir):
             return self._balanced_step(self.store, x, y)
-        stream = Samples.of(x, y)  # X^new                                       (b)
-        replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
+        stream = Samples.of(x, y)  # X^new                                                      (b)
+        replay = self.store.draw(self.replay, fallback=stream)  # X^buf                         (r)
         apart = self.forwards == "separate"
         stream_out, replay_out = self.forward(stream, replay, apart=apart)  # logits  (b, C) (r, C)
 
         outputs = (stream_out, replay_out)
-        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
+        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y    (b + r)
         weights = [out.weight for out in outputs]
         if self.loss == "sum":
-            # 1/b for stream samples, 1/r for replayed ones                          (b + r)
+            # 1/b for stream samples, 1/r for replayed ones                                 (b + r)
             shares = torch.cat([normalised_weights(weight) for weight in weights])
         else:
             shares = normalised_weights(torch.cat(weights))  # 1 / (b + r)
@@ -133,8 +135,8 @@ class ER(Replay):
         return Step.of(loss, stream_out, replay_out)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
-        mix = store.mixed(Samples.of(x, y))  # X^mix                             (m)
-        (mix_out,) = self.forward(mix)  # logits                                      (m, C)
+        mix = store.mixed(Samples.of(x, y))  # X^mix  (m)
+        (mix_out,) = self.forward(mix)  # logits   (m, C)
         loss = cross_entropy(mix_out, among=self.seen)
 
         self.keep(x, y)

@@ -162,7 +162,7 @@ def test_a_run_resumes_after_its_data_and_folder_have_moved(name: str, tmp_path:
     moved = own(there / "data" / name)
     following = RecordingListener()
     result = run_job(moved, there / "runs", resume=True, listeners=[following])
-    assert following.told[0] == ("started", 10)
+    assert following.calls[0] == ("started", 10)
     assert values_of(result, SAME) == values_of(whole, SAME)
     assert len(list((there / "runs").iterdir())) == 1
     again = run_job(moved, there / "runs", resume=True, listeners=[stop_after(1)])

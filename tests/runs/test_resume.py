@@ -340,7 +340,7 @@ def test_without_checkpoints_a_broken_run_starts_again(tmp_path: Path, short: Re
         run_job(job, tmp_path, checkpoint=None, listeners=[stop_after(25)])
     following = RecordingListener()
     result = run_job(job, tmp_path, resume=True, checkpoint=None, listeners=[following])
-    assert following.told[0] == ("started", 0)
+    assert following.calls[0] == ("started", 0)
     assert following.steps == list(range(1, 61))
     assert values_of(result, SAME) == values_of(short, SAME)
     assert timeless(events(Path(result.out))) == timeless(events(Path(short.out)))

@@ -80,26 +80,26 @@ def expected(result: object) -> list[tuple[str, object]]:
 
 
 def test_a_run_calls_hooks_in_order(tmp_path: Path) -> None:
-    following = RecordingListener()
-    run_job(JOB, tmp_path, listeners=[following])
-    assert following.told == expected(20)
+    recording = RecordingListener()
+    run_job(JOB, tmp_path, listeners=[recording])
+    assert recording.calls == expected(20)
 
 
 def test_evaluate_calls_the_same_hooks_and_ends_without_a_result() -> None:
-    following = RecordingListener()
+    recording = RecordingListener()
     stream = onepass.ClassIncremental(onepass.load("synthetic"), tasks=5, batch=30)
-    for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[following]):
+    for _ in evaluate(onepass.ER(memory=10), stream, every=5, listeners=[recording]):
         pass
-    assert following.told == expected(None)
+    assert recording.calls == expected(None)
 
 
 def test_a_resumed_run_passes_the_tick_that_it_continues_from(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_job(JOB, tmp_path, checkpoint=6, listeners=[stop_after(14)])
-    following = RecordingListener()
-    run_job(JOB, tmp_path, resume=True, listeners=[following])
-    assert following.told[:2] == [("started", 12), ("stepped", 13)]
-    assert following.told[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
+    recording = RecordingListener()
+    run_job(JOB, tmp_path, resume=True, listeners=[recording])
+    assert recording.calls[:2] == [("started", 12), ("stepped", 13)]
+    assert recording.calls[1:] == expected(20)[expected(20).index(("stepped", 13)) :]
 
 
 def test_started_receives_a_description_of_the_run(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_started_receives_a_description_of_the_run(tmp_path: Path) -> None:
 def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
     hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: onepass.runs.result.Result
 ) -> None:
-    following = RecordingListener()
-    result = run_job(JOB, tmp_path, listeners=[Failing(hook), following])
+    recording = RecordingListener()
+    result = run_job(JOB, tmp_path, listeners=[Failing(hook), recording])
     assert values_of(result, SAME) == values_of(plain, SAME)
     assert list(result.dropped) == ["failing"]
     assert "ZeroDivisionError" in result.dropped["failing"]
@@ -131,7 +131,7 @@ def test_an_observer_that_fails_is_dropped_and_named_and_changes_no_bit(
     (line,) = caplog.messages
     assert "'failing'" in line and "of all things" in line
     assert RunFolder(Path(result.out)).result() == result
-    assert following.told == expected(20)
+    assert recording.calls == expected(20)
 
 
 def test_a_listener_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_listener_that_was_dropped_before_a_stop_stays_dropped(tmp_path: Path)
     recovered = Recovered()
     result = run_job(JOB, tmp_path, resume=True, listeners=[recovered])
     assert list(result.dropped) == [Failing.key]
-    assert recovered.told == []
+    assert recovered.calls == []
 
 
 @pytest.mark.parametrize("held", [Path("here"), np.float64(0.5)])
@@ -200,9 +200,9 @@ def test_a_recorder_that_fails_stops_the_run_which_can_resume(
     with pytest.raises(WriteError, match="no space"):
         run_job(JOB, tmp_path, checkpoint=6)
     monkeypatch.undo()
-    following = RecordingListener()
-    result = run_job(JOB, tmp_path, resume=True, listeners=[following])
-    assert following.told[0] == ("started", 12)
+    recording = RecordingListener()
+    result = run_job(JOB, tmp_path, resume=True, listeners=[recording])
+    assert recording.calls[0] == ("started", 12)
     assert values_of(result, SAME) == values_of(plain, SAME)
 
 
