@@ -67,7 +67,7 @@ class RamBudget:
 
     def room(self, gpu: Gpu, beside: Iterable[tuple[Job, RamUse]], held: RamUse) -> int | None:
         """Returns the bytes that a new run may take beside others, None if unknown. The others
-        still grow to their expected use. What the idle worker holds already, `held`, counts as
+        still grow to their expected use. The bytes `held` by the idle worker already count as
         free, because the new run reuses it."""
         free = self.free(gpu)
         if free is None:
