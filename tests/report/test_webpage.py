@@ -324,7 +324,7 @@ def test_a_report_without_runs_is_an_error_of_one_line(runs: Path, tmp_path: Pat
     output = ("-o", tmp_path / "report.html")
     with untouched(tmp_path):
         assert "there is no run in" in refused("report", tmp_path / "empty", *output)
-        assert "there is no folder" in refused("report", tmp_path / "gone", *output)
+        assert "is neither a folder nor" in refused("report", tmp_path / "gone", *output)
         wrong = refused("report", runs, "-o", tmp_path / "report.pdf")
         assert "must end in .html or .htm, not 'report.pdf'" in wrong
     assert onepass("report", runs, "-o", tmp_path / "new/report.html").status == 0
