@@ -180,7 +180,7 @@ def _expect_equal_bits(results: Sequence[Result]) -> None:
     for result in results:
         if not (result.identity and _repeats_bits(result)):
             continue
-        key = (result.identity, result.processor, result.gpu, result.torch)
+        key = (result.identity, result.processor, result.gpu, result.torch, result.commit)
         known = first.setdefault(key, result)
         if (known.accuracy, known.accuracy_matrix) != (result.accuracy, result.accuracy_matrix):
             raise InputError(
