@@ -40,12 +40,12 @@ SEEDS = st.integers(0, 2)
 
 @st.composite
 def alike(draw):
-    """Draws results that differ from one of them in the seed, and in one choice at most."""
+    """Draws results that differ in the seed, and in two choices at most."""
     usual = {name: draw(st.sampled_from(values)) for name, values in CHOICES.items()}
+    varied = draw(st.lists(st.sampled_from(sorted(CHOICES)), min_size=1, max_size=2))
     found = []
-    for _ in range(draw(st.integers(3, 5))):
-        changed = draw(st.lists(st.sampled_from(sorted(CHOICES)), max_size=1))
-        others = {name: draw(st.sampled_from(CHOICES[name])) for name in changed}
+    for _ in range(draw(st.integers(2, 5))):
+        others = {name: draw(st.sampled_from(CHOICES[name])) for name in varied}
         found.append({**usual, **others, "seed": draw(SEEDS)})
     return [make_result(**chosen) for chosen in found]
 
