@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def what_it_is(result):
     return {**known, "seed": None, "source": result.source}
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(alike(), st.data())
 def test_a_row_never_holds_two_of_what_the_identity_knows(results, data):
     with tempfile.TemporaryDirectory() as top:
@@ -110,3 +111,12 @@ def test_a_row_never_holds_two_of_what_the_identity_knows(results, data):
         assert len({result.seed for result in row}) == len(row)
     names = [(row[0].method, row[0].dataset, row[0].memory, str(row[0].variant)) for row in rows]
     assert len(set(names)) == len(names), "two rows that look the same"
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_two_seeds_share_a_row_if_and_only_if_they_share_the_choice(name):
+    usual = {choice: values[-1] for choice, values in CHOICES.items()}
+    for value in CHOICES[name]:
+        first, second = make_result(**usual, seed=0), make_result(**usual | {name: value}, seed=1)
+        rows = group_by_row([first, second])
+        assert len(rows) == (1 if what_it_is(first) == what_it_is(second) else 2), value
