@@ -18,7 +18,7 @@ from onepass.runs.spec import Fingerprint, Job
 from onepass.runs.variant import Variant
 
 CHOICES = {
-    "method": ["er", "gsa", "finetune"],
+    "method": ["finetune", "gsa", "er"],
     "memory": [20, 100],
     "preset": ["common", "tuned"],
     "settings": [{}, {"lr": "5e-4"}, {"lr": "0.0005"}, {"augment": "none"}],
