@@ -39,17 +39,18 @@ class Reservoir(Store):
         self._have_offered(len(y))
 
     def _add_those_let_in(self, x: Tensor, y: Tensor, **fields: Tensor) -> None:
-        """The same where numbers can be looked at: most batches of a long stream bring nothing."""
+        """The same where numbers can be looked at: most batches of a long stream bring nothing, the
+        others a sample or two, which are written faster one by one."""
         offered, size = int(self.offered), int(self.size)
         places = (
             size + i if size + i < self.capacity else int(uniform * (offered + i + 1))
             for i, uniform in enumerate(self._uniform(len(y)).tolist())
         )
         last = {place: i for i, place in enumerate(places) if place < self.capacity}
-        if last:
-            chosen = torch.tensor(list(last.values()))
-            kept = {name: values[chosen] for name, values in fields.items()}
-            self.write(torch.tensor(list(last)), x[chosen], y[chosen], **kept)
+        for place, i in last.items():
+            self.x[place], self.y[place] = x[i], y[i]
+            for name, values in fields.items():
+                self.fields[name][place] = values[i]
 
     def _uniform(self, count: int) -> Tensor:
         device = self.rng.device
