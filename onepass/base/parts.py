@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -74,6 +74,23 @@ class Output(NamedTuple):
 
     def clone(self) -> Output:
         return Output(self.logits.clone(), self.y.clone(), self.weight.clone())
+
+
+class Outputs(list[Output]):
+    """What the network said of several batches, batch by batch; `logits` are those of all, where
+    one forward has given them in this order."""
+
+    def __init__(self, outputs: Iterable[Output], logits: Tensor | None = None) -> None:
+        super().__init__(outputs)
+        self.logits = logits
+
+    @property
+    def together(self) -> Output:
+        """All of it as one; logits that were never apart are not cut and joined again."""
+        if self.logits is None:
+            return Output.of_all(self)
+        y, weight = torch.cat([out.y for out in self]), torch.cat([out.weight for out in self])
+        return Output(self.logits, y, weight)
 
 
 class StatefulPart:

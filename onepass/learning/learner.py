@@ -29,7 +29,7 @@ from onepass.base.errors import (
     TrainingError,
 )
 from onepass.base.locks import LearnerLock
-from onepass.base.parts import ImageCount, Label, Output, Samples, Step, parts_of
+from onepass.base.parts import ImageCount, Label, Outputs, Samples, Step, parts_of
 from onepass.base.settings import (
     Preset,
     as_text,
@@ -236,6 +236,12 @@ class Learner(ABC):
         return self.trainer.seen
 
     @property
+    def log_seen(self) -> Tensor:
+        """Its logarithm, worked out when classes arrive: added to logits, it leaves the others out
+        of a softmax (C)."""
+        return self.trainer.log_seen
+
+    @property
     def new(self) -> Tensor:
         """Rows whose class is new since the last boundary, a mask (C)."""
         return self.trainer.new
@@ -245,14 +251,14 @@ class Learner(ABC):
         """Rows whose class is older, a mask (C)."""
         return self.trainer.old
 
-    def forward(self, *batches: Samples, apart: bool = False) -> list[Output]:
+    def forward(self, *batches: Samples, apart: bool = False) -> Outputs:
         """Returns logits of the views of each batch, from one forward of all: BatchNorm sees them
         as one batch. With `apart` each batch has a forward of its own, and BatchNorm sees it
         alone."""
         x = batches[0].x if len(batches) == 1 else torch.cat([batch.x for batch in batches])
         return self._forward_apart(x, batches) if apart else self._forward(x, batches)
 
-    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
+    def _forward(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         views, logits = self.model.view_forward(x, self.views)
         sizes = [len(batch.y) for batch in batches]
         pieces = self.views.cut(logits, sizes)
@@ -262,14 +268,14 @@ class Learner(ABC):
             for place, batch in enumerate(batches)
         ]
         self.trainer.note(outputs, batches)
-        return outputs
+        return Outputs(outputs, logits if self.views.per_sample == 1 else None)
 
     def _piece(self, views: Tensor, sizes: list[int], place: int) -> Tensor:
         return self.views.cut(views, sizes)[place]
 
-    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> list[Output]:
+    def _forward_apart(self, x: Tensor, batches: Sequence[Samples]) -> Outputs:
         sizes = [len(batch.y) for batch in batches]
-        outputs = []
+        outputs = Outputs([])
         for batch, piece in zip(batches, self.views.cut(self.views(x), sizes), strict=True):
             logits = self.model.train_forward(piece)
             outputs.append(self.trainer.output(logits, batch, partial(Tensor.detach, piece)))

@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from onepass.base.parts import ImageCount, Output, Samples, Step
+from onepass.base.parts import ImageCount, Samples, Step
 from onepass.base.settings import Preset, require
-from onepass.functional.losses import cross_entropy, fractions, sample_cross_entropy
+from onepass.functional.losses import cross_entropy, fractions
 from onepass.learning.registry import method
 from onepass.learning.replay import Replay
 from onepass.memory import MixedReservoir, Store
@@ -115,21 +116,18 @@ class ER(Replay):
             return self._balanced_step(self.store, x, y)
         stream = Samples.of(x, y)  # X^new                                       (b)
         replay = self.store.draw(self.replay, fallback=stream)  # X^buf               (r)
-        apart = self.forwards == "separate"
-        stream_out, replay_out = self.forward(stream, replay, apart=apart)  # logits  (b, C) (r, C)
-
-        outputs = (stream_out, replay_out)
-        each = sample_cross_entropy(Output.of_all(outputs), among=self.seen)  # -log p_y  (b + r)
-        weights = [out.weight for out in outputs]
+        outputs = self.forward(stream, replay, apart=self.forwards == "separate")  # (b, C) (r, C)
+        out = outputs.together  # logits                                          (b + r, C)
+        each = F.cross_entropy(out.logits + self.log_seen, out.y, reduction="none")  # -log p_y
         if self.loss == "sum":
-            shares = torch.cat([fractions(weight) for weight in weights])  # of each mean  (b + r)
+            shares = torch.cat([fractions(of.weight) for of in outputs])  # of each mean  (b + r)
         else:
-            shares = fractions(torch.cat(weights))
+            shares = fractions(out.weight)
         loss = torch.dot(each, shares)
 
         self.keep(x, y)
         self.descend(loss)
-        return Step.of(loss, stream_out, replay_out)
+        return Step.of(loss, *outputs)
 
     def _balanced_step(self, store: MixedReservoir, x: Tensor, y: Tensor) -> Step:
         mix = store.mixed(Samples.of(x, y))  # X^mix                             (m)
