@@ -66,10 +66,11 @@ def kind(name: str) -> str:
 
 def current(name: str) -> AbstractContextManager[object]:
     """Inside, streams, graphs and kernels that do not say on which GPU they are go to this one."""
+    if kind(name) == name:
+        return nullcontext()
     import torch
 
-    numbered = kind(name) != name and torch.cuda.is_available()
-    return torch.cuda.device(name) if numbered else nullcontext()
+    return torch.cuda.device(name) if torch.cuda.is_available() else nullcontext()
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def as_labels(y: Any, count: int) -> list[Label]:
     if isinstance(y, list | tuple):  # NumPy makes text of numbers that stand beside text
         return _of_one_kind(y)
     if isinstance(given, Tensor) or given.dtype.kind in NUMBERS:
-        return _whole_numbers(_tensor(given, "y"))
+        return _whole_numbers(given if isinstance(given, Tensor) else _tensor(given, "y"))
     return _of_one_kind(_values(given))
 
 

@@ -32,11 +32,11 @@ from onepass.nets import (
     compile_kernels,
     evaluating,
     feature_count,
-    lone_samples_told,
     optimisers,
     preprocessing,
     refresh,
     settle,
+    tell_of_lone_sample,
 )
 from onepass.nets.fast import parallel
 
@@ -279,8 +279,12 @@ class Trainer:
                 self.begins = self.lets_in = True
             return done
 
-        with devices.no_subnormals(), lone_samples_told():
-            return self._engine.run(whole, x, y, replaying=self._begin_to_move)
+        try:
+            with devices.no_subnormals():
+                return self._engine.run(whole, x, y, replaying=self._begin_to_move)
+        except ValueError as problem:
+            tell_of_lone_sample(problem)
+            raise
 
     def once(self, step: StepFunction, x: Tensor, y: Tensor) -> Step:
         """Makes one step, of whose terms the lesson of the average is one."""

@@ -37,9 +37,10 @@ def distinct(count: int, population: Tensor, rng: torch.Generator) -> tuple[Tens
     pool, where = OVERSAMPLING * count, population.device
     shape = (2, *population.shape, pool)
     # `uniform` draws with replacement, `key` decides by lot which of the different ones are kept
-    uniform, key = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
+    both = torch.rand(shape, generator=rng, device=where, dtype=finest(where))
     if at_hand(population) and population.numel() <= FEW:
-        return _looking(count, population, uniform.numpy(), key.numpy())
+        return _looking(count, population, *both.numpy())
+    uniform, key = both
     many = population.unsqueeze(-1)
     listed = torch.arange(pool, device=where, dtype=torch.int32)
     cycled = listed % many.clamp(min=1)  # all integers below `many`, again and again
@@ -68,16 +69,17 @@ def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tupl
 
 def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
     """Returns one draw; `key` is overwritten."""
-    if many <= len(key):
-        drawn = np.arange(len(key)) % max(many, 1)
-        key[many:] = np.arange(NEVER + many, NEVER + len(key))
+    pool = len(key)
+    late = np.arange(NEVER, NEVER + pool)  # keys of repetitions, in their order
+    if many <= pool:
+        drawn = np.arange(pool) % max(many, 1)
+        key[many:] = late[many:]
     else:
         drawn = (uniform * many).astype(np.int64)
         drawn.sort()
-        repeated = np.flatnonzero(drawn[1:] == drawn[:-1]) + 1
-        key[repeated] = NEVER + repeated
+        np.putmask(key[1:], drawn[1:] == drawn[:-1], late[1:])
     chosen = key.argsort()[:count]
-    return drawn[chosen], key[chosen] < NEVER
+    return drawn.take(chosen), key.take(chosen) < NEVER
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:

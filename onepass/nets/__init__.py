@@ -15,7 +15,7 @@ from onepass.nets.head import (
 from onepass.nets.initialise import build
 from onepass.nets.mlp import MLP
 from onepass.nets.nearest_mean import ByFeatures, NearestMean
-from onepass.nets.norms import lone_samples_told, normalises, settle
+from onepass.nets.norms import normalises, settle, tell_of_lone_sample
 from onepass.nets.per_sample import Gradients, batch_gradients
 from onepass.nets.projection import projected, projection
 from onepass.nets.registry import NETWORKS, Network, network
@@ -49,7 +49,6 @@ __all__ = [
     "evaluating",
     "feature_count",
     "logits_with",
-    "lone_samples_told",
     "network",
     "normalises",
     "normalising",
@@ -60,4 +59,5 @@ __all__ = [
     "refresh",
     "renormalised",
     "settle",
+    "tell_of_lone_sample",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from torch import nn
 
 from onepass.base.errors import InputError
@@ -30,14 +27,10 @@ def settle(net: nn.Module, frozen: bool = False) -> None:
         settle(part, frozen)
 
 
-@contextmanager
-def lone_samples_told() -> Iterator[None]:
-    """What torch says of BatchNorm and one single sample, in words that say what to do."""
-    try:
-        yield
-    except ValueError as problem:
-        if not str(problem).startswith("Expected more than 1 value per channel"):
-            raise
+def tell_of_lone_sample(problem: ValueError) -> None:
+    """Says what to do about BatchNorm and one single sample, if that is what torch's error is of:
+    raises an InputError."""
+    if str(problem).startswith("Expected more than 1 value per channel"):
         raise InputError(
             "BatchNorm cannot train on one sample alone: give batches of two or more (of a stream "
             "by --batch; its last batch counts too), or a net with another normalisation"

@@ -22,7 +22,7 @@ Second = TypeVar("Second")
 
 def capturing(x: Tensor) -> bool:
     """Whether what is done with this tensor now is being captured as a graph."""
-    return not in_vmap(x) and x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return x.is_cuda and not in_vmap(x) and torch.cuda.is_current_stream_capturing()
 
 
 def at_once(
