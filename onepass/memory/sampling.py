@@ -7,6 +7,7 @@ length depends on what is stored would force the device to report to the host.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def _looking(count: int, population: Tensor, uniform: Array, key: Array) -> tupl
 def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Array]:
     """Returns one draw; `key` is overwritten."""
     pool = len(key)
-    late = np.arange(NEVER, NEVER + pool)  # keys of repetitions, in their order
+    late = _late(pool)
     if many <= pool:
         drawn = np.arange(pool) % max(many, 1)
         key[many:] = late[many:]
@@ -80,6 +81,12 @@ def _drawn(count: int, many: int, uniform: Array, key: Array) -> tuple[Array, Ar
         np.putmask(key[1:], drawn[1:] == drawn[:-1], late[1:])
     chosen = key.argsort()[:count]
     return drawn.take(chosen), key.take(chosen) < NEVER
+
+
+@lru_cache
+def _late(pool: int) -> Array:
+    """Returns keys of repetitions, in their order, behind everything genuine."""
+    return np.arange(NEVER, NEVER + pool)
 
 
 def nth_true(counts: Tensor, ranks: Tensor) -> Tensor:
